@@ -1,0 +1,94 @@
+"""Keystone: greedy speculative output equals plain greedy decoding of the same sparse target."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import tiny
+from tests.decoding import reference
+from tss_bench.decoding.drafters.base import Drafter
+from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
+from tss_bench.decoding.drafters.none import NoDraft
+from tss_bench.decoding.drafters.token_recycling import TokenRecycling
+from tss_bench.decoding.drafters.tree_template import TreeTemplate, expected_tree
+from tss_bench.decoding.generate import DecodingOptions, Generation, generate
+from tss_bench.types import SkipSet
+
+SKIPS = st.sets(st.integers(0, tiny.LAYERS - 1)).map(lambda s: SkipSet.of(s, tiny.LAYERS))
+PROMPTS = st.lists(st.integers(3, tiny.VOCAB - 1), min_size=1, max_size=50)
+SCOPES = st.sampled_from(["verify", "all"])
+FAMILIES = st.sampled_from(["llama", "llama", "qwen2", "gemma3"])
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    size = draw(st.integers(0, 7))
+    tokens = draw(st.lists(st.integers(0, tiny.VOCAB - 1), min_size=size, max_size=size))
+    return tokens, [draw(st.integers(0, node)) for node in range(size)]
+
+
+@st.composite
+def templates(draw: st.DrawFn) -> TreeTemplate:
+    rates = sorted(draw(st.lists(st.floats(0.05, 0.9), min_size=1, max_size=4)), reverse=True)
+    return expected_tree("drawn", rates, draw(st.integers(1, 10)))
+
+
+@st.composite
+def drafters(draw: st.DrawFn, family: str) -> Drafter:
+    kind = draw(st.sampled_from(["adversary", "recycling", "dynamic", "static"]))
+    if kind == "adversary":
+        return tiny.Adversary(draw(st.lists(trees(), max_size=3)))
+    if kind == "recycling":
+        return TokenRecycling(tiny.VOCAB, draw(templates()))
+    head = tiny.eagle_head(draw(st.sampled_from([None, 16])))
+    if kind == "static":
+        return Eagle(head, tiny.target(family), draw(templates()))
+    shape = DynamicTree(draw(st.integers(2, 12)), draw(st.integers(0, 4)), draw(st.integers(1, 4)))
+    return Eagle(head, tiny.target(family), shape)
+
+
+def run(
+    drafter: Drafter, prompt: list[int], skip: SkipSet, scope: str, limit: int, family: str
+) -> Generation:
+    options = DecodingOptions(limit, frozenset({tiny.EOS}), scope=scope)  # type: ignore[arg-type]
+    return generate(tiny.target(family), drafter, prompt, skip, options, tiny.tokenizer())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), FAMILIES, PROMPTS, SKIPS, SCOPES, st.integers(1, 20))
+def test_speculative_equals_plain_decoding(
+    data: st.DataObject, family: str, prompt: list[int], skip: SkipSet, scope: str, limit: int
+) -> None:
+    drafter = data.draw(drafters(family))
+    plain = run(NoDraft(), prompt, skip, scope, limit, family)
+    speculative = run(drafter, prompt, skip, scope, limit, family)
+    assert speculative.ids == plain.ids
+    assert speculative.text == plain.text
+    assert speculative.stats.stop == plain.stats.stop
+    assert sum(speculative.stats.accept_lengths) == len(plain.ids) - 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(FAMILIES, PROMPTS, st.integers(1, 20))
+def test_plain_decoding_equals_hub_generate(family: str, prompt: list[int], limit: int) -> None:
+    ours = run(NoDraft(), prompt, SkipSet.dense(tiny.LAYERS), "verify", limit, family)
+    assert list(ours.ids) == reference.hub_generate(family, prompt, limit)
+
+
+@settings(max_examples=60, deadline=None)
+@given(FAMILIES, PROMPTS, SKIPS, st.integers(1, 20))
+def test_scope_all_equals_the_model_without_the_skipped_blocks(
+    family: str, prompt: list[int], skip: SkipSet, limit: int
+) -> None:
+    ours = run(NoDraft(), prompt, skip, "all", limit, family)
+    assert list(ours.ids) == reference.sparse_everywhere(family, prompt, skip, limit)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["llama", "qwen2"]), PROMPTS, SKIPS, st.integers(1, 20))
+def test_scope_verify_equals_dense_prompt_and_sparse_answer(
+    family: str, prompt: list[int], skip: SkipSet, limit: int
+) -> None:
+    ours = run(NoDraft(), prompt, skip, "verify", limit, family)
+    assert list(ours.ids) == reference.sparse_after_prompt(family, prompt, skip, limit)

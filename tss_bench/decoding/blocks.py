@@ -1,0 +1,232 @@
+"""Run single Transformer blocks of a Hugging Face causal LM over our cache.
+
+May import: torch, transformers. The only file that touches Hugging Face blocks: every
+assumption about their names and arguments stands here. `LlamaBlocks` reads the weights of
+Llama blocks and computes them with fused projections; `HubBlocks` calls the block modules of
+any other family. Both take the same arguments, so the target does not know which one it has.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from tss_bench.decoding.kv_cache import KVCache
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What all blocks of one forward pass share.
+
+    `rotary` and `mask` are in the form that the block runner made them (by layer type where
+    a family has several).
+    """
+
+    cache: KVCache
+    positions: Tensor
+    rotary: Any
+    mask: Any
+
+
+class Blocks(Protocol):
+    """The blocks of one model, callable one by one."""
+
+    num_layers: int
+
+    def begin(
+        self, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
+    ) -> Pass: ...
+
+    def run(self, layer: int, hidden: Tensor, state: Pass) -> Tensor: ...
+
+
+def decoder(model: PreTrainedModel) -> Any:
+    """The module that owns `layers`, `norm` and `rotary_emb`; raises ValueError if it does not."""
+    inner = model.get_decoder()
+    missing = [name for name in ("layers", "norm", "rotary_emb") if not hasattr(inner, name)]
+    if missing:
+        raise ValueError(
+            f"{type(model).__name__} is no decoder of pre-norm blocks with rotary positions "
+            f"(it lacks {', '.join(missing)}); use a Llama-like causal LM"
+        )
+    return inner
+
+
+def make_blocks(model: PreTrainedModel) -> Blocks:
+    """The fastest runner that fits the model's family."""
+    layers = decoder(model).layers
+    if all(type(layer).__name__ == "LlamaDecoderLayer" for layer in layers):
+        return LlamaBlocks(model)
+    return HubBlocks(model)
+
+
+def visible(mask: Tensor | None, queries: int, past: int, device: torch.device) -> Tensor:
+    """`mask`, or the causal one: bool [.., queries, past + queries], True = may attend."""
+    if mask is not None:
+        return mask
+    return torch.ones(queries, past + queries, dtype=torch.bool, device=device).tril(past)
+
+
+class LlamaBlocks:
+    """Llama blocks with one matrix for q/k/v and one for gate/up, and packed grouped heads."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        inner = decoder(model)
+        self.num_layers = len(inner.layers)
+        self._rotary = inner.rotary_emb
+        self._layers = [_LlamaWeights(layer) for layer in inner.layers]
+
+    def begin(self, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Pass:
+        cos, sin = self._rotary(hidden, position_ids=positions)
+        half = sin.shape[-1] // 2
+        # rotate_half(x) is x rolled by half a head with the first half negated: fold the sign
+        # into the sine once instead of into every layer's queries and keys.
+        signed = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+        queries = hidden.shape[1]
+        packed: Tensor | None = None
+        if mask is not None or (queries > 1 and cache.length):
+            seen = visible(mask, queries, cache.length, hidden.device)
+            groups = self._layers[0].groups
+            packed = seen.reshape(-1, 1, queries, seen.shape[-1]).repeat(1, 1, groups, 1)
+        return Pass(cache, positions, (cos.unsqueeze(2), signed.unsqueeze(2)), packed)
+
+    def run(self, layer: int, hidden: Tensor, state: Pass) -> Tensor:
+        weights = self._layers[layer]
+        size = hidden.shape[-1:]
+        normed = F.rms_norm(hidden, size, weights.input_norm, weights.eps)
+        hidden = hidden + self._attend(layer, normed, state)
+        normed = F.rms_norm(hidden, size, weights.post_norm, weights.eps)
+        gate, up = F.linear(normed, weights.gate_up, weights.gate_up_bias).chunk(2, dim=-1)
+        return hidden + F.linear(F.silu(gate) * up, weights.down, weights.down_bias)
+
+    def _attend(self, layer: int, normed: Tensor, state: Pass) -> Tensor:
+        weights = self._layers[layer]
+        batch, n, _ = normed.shape
+        heads, kv_heads, dim = weights.heads, weights.kv_heads, weights.head_dim
+        projected = F.linear(normed, weights.qkv, weights.qkv_bias).view(batch, n, -1, dim)
+        cos, signed_sin = state.rotary
+        turning = projected[:, :, : heads + kv_heads]
+        turned = torch.addcmul(turning * cos, turning.roll(dim // 2, -1), signed_sin)
+        keys, values = state.cache.write(
+            layer,
+            turned[:, :, heads:].transpose(1, 2),
+            projected[:, :, heads + kv_heads :].transpose(1, 2),
+        )
+        query = turned[:, :, :heads]
+        if n > 1 and state.mask is None:
+            mixed = F.scaled_dot_product_attention(
+                query.transpose(1, 2), keys, values, is_causal=True, enable_gqa=True
+            )
+            return F.linear(mixed.transpose(1, 2).flatten(2), weights.out, weights.out_bias)
+        # The g query heads that share a key head become g * n queries of that head: no key or
+        # value is repeated in memory (4 to 8 times faster on a CPU than `enable_gqa`).
+        query = query.reshape(batch, n, kv_heads, weights.groups, dim).permute(0, 2, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(
+            query.reshape(batch, kv_heads, -1, dim), keys, values, attn_mask=state.mask
+        )
+        mixed = mixed.view(batch, kv_heads, weights.groups, n, dim).permute(0, 3, 1, 2, 4)
+        return F.linear(mixed.reshape(batch, n, -1), weights.out, weights.out_bias)
+
+
+class _LlamaWeights:
+    """Weights of one Llama block; joined matrices replace the block's own as views of them."""
+
+    def __init__(self, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.head_dim: int = attention.head_dim
+        self.groups: int = attention.num_key_value_groups
+        self.heads = attention.q_proj.out_features // self.head_dim
+        self.kv_heads = self.heads // self.groups
+        self.eps: float = layer.input_layernorm.variance_epsilon
+        self.input_norm: Tensor = layer.input_layernorm.weight
+        self.post_norm: Tensor = layer.post_attention_layernorm.weight
+        self.qkv, self.qkv_bias = _join(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.out, self.out_bias = attention.o_proj.weight, attention.o_proj.bias
+        self.gate_up, self.gate_up_bias = _join(mlp.gate_proj, mlp.up_proj)
+        self.down, self.down_bias = mlp.down_proj.weight, mlp.down_proj.bias
+        if mlp.act_fn(torch.ones(1)).item() != F.silu(torch.ones(1)).item():
+            raise ValueError(f"Llama blocks with {type(mlp.act_fn).__name__} are not supported")
+
+
+def _join(*projections: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """One matrix (and bias) for several projections of one input, without a second copy."""
+    weight = torch.cat([projection.weight.detach() for projection in projections])
+    biased = projections[0].bias is not None
+    bias = torch.cat([p.bias.detach() for p in projections]) if biased else None
+    start = 0
+    for projection in projections:
+        rows = slice(start, start + projection.out_features)
+        projection.weight.data = weight[rows]
+        if bias is not None:
+            projection.bias.data = bias[rows]
+        start = rows.stop
+    return weight, bias
+
+
+class HubBlocks:
+    """Any family whose blocks take hidden states, a mask, rotary embeddings and a cache."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        inner = decoder(model)
+        self._config = model.config.get_text_config(decoder=True)
+        self._layers = inner.layers
+        self._rotary = inner.rotary_emb
+        self.num_layers = len(inner.layers)
+        self._types = list(
+            getattr(self._config, "layer_types", None) or ["full_attention"] * self.num_layers
+        )
+        unknown = set(self._types) - {"full_attention", "sliding_attention"}
+        if unknown:
+            raise ValueError(
+                f"{type(model).__name__} has layers of type {', '.join(sorted(unknown))}; "
+                "only full and sliding attention can be verified with a tree mask"
+            )
+        self._rotary_by_type = (
+            "layer_type" in inspect.signature(inner.rotary_emb.forward).parameters
+        )
+
+    def begin(self, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Pass:
+        seen = visible(mask, hidden.shape[1], cache.length, hidden.device)
+        seen = seen.reshape(-1, 1, *seen.shape[-2:])
+        masks = {name: _additive(self._windowed(seen, positions, cache, name), hidden.dtype)
+                 for name in set(self._types)}  # fmt: skip
+        if self._rotary_by_type:
+            rotary = {name: self._rotary(hidden, positions, name) for name in set(self._types)}
+        else:
+            rotary = dict.fromkeys(self._types, self._rotary(hidden, position_ids=positions))
+        return Pass(cache, positions, rotary, masks)
+
+    def run(self, layer: int, hidden: Tensor, state: Pass) -> Tensor:
+        kind = self._types[layer]
+        output = self._layers[layer](
+            hidden,
+            attention_mask=state.mask[kind],
+            position_ids=state.positions,
+            position_embeddings=state.rotary[kind],
+            cache=state.cache,
+            use_cache=True,
+        )
+        return output if isinstance(output, Tensor) else output[0]
+
+    def _windowed(self, seen: Tensor, positions: Tensor, cache: KVCache, kind: str) -> Tensor:
+        """Hide keys that lie `sliding_window` or more positions behind the query."""
+        window = getattr(self._config, "sliding_window", None)
+        if kind != "sliding_attention" or window is None:
+            return seen
+        past = torch.arange(cache.length, device=positions.device).expand(len(positions), -1)
+        keys = torch.cat((past, positions), dim=1)
+        near = positions[:, :, None] - keys[:, None, :] < window
+        return seen & near.unsqueeze(1)
+
+
+def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a query may look, the lowest number elsewhere: understood by eager and sdpa alike."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(
+        ~seen, torch.finfo(dtype).min
+    )

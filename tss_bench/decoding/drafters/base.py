@@ -1,0 +1,74 @@
+"""The drafter protocol and the records that the decoding loop hands to a drafter.
+
+May import: torch, decoding.tree, decoding.verify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from tss_bench.decoding.tree import DraftTree
+from tss_bench.decoding.verify import Acceptance
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prefilled prompt: ids (n), features [n, H] (after the final norm), the target's head.
+
+    `logits` maps hidden states [.., H] to logits [.., V]; `first` is the id that prefill gave.
+    """
+
+    ids: Sequence[int]
+    features: Tensor
+    logits: Callable[[Tensor], Tensor]
+    first: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One verified tree: features [n, H] and logits [n, V] of all its nodes, and the outcome."""
+
+    tree: DraftTree
+    features: Tensor
+    logits: Tensor
+    acceptance: Acceptance
+
+    @property
+    def accepted(self) -> tuple[int, ...]:
+        """Ids that the step appends to the answer: accepted drafts, then the bonus."""
+        drafts = (self.tree.tokens[node] for node in self.acceptance.path[1:])
+        return (*drafts, self.acceptance.bonus)
+
+
+class Drafter(Protocol):
+    """Proposes continuations; the loop decides what is accepted, so no drafter changes the text.
+
+    Calls come in the order `begin`, then `propose` / `observe` in turn. A drafter keeps no
+    state from one request to the next unless it says so. `max_nodes` is the size of the largest
+    tree it proposes, the root included.
+    """
+
+    max_nodes: int
+
+    def begin(self, prompt: Prompt) -> None:
+        """Start a request; must forget the one before."""
+        ...
+
+    def propose(self, root: int, max_depth: int) -> DraftTree:
+        """A tree on the last emitted id; nodes deeper than `max_depth` are of no use.
+
+        A token that the drafter has no evidence for must not be proposed: no padding.
+        """
+        ...
+
+    def observe(self, step: Step) -> None:
+        """Learn from a verified tree; not called after the last step of a request."""
+        ...
+
+    def reset(self) -> None:
+        """Forget everything, also what a run carries over between requests."""
+        ...

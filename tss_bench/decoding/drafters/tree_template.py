@@ -1,0 +1,141 @@
+"""Fixed draft trees as files: each node is (parent node, rank among the parent's candidates).
+
+May import: the standard library only. Two file forms are read: Token Recycling's
+`{"tree_adj": {"0": [children], …}}` (nodes in breadth-first order, the k-th child takes rank k)
+and EAGLE's rank paths `{"paths": [[0], [0, 1], …]}` (root implied).
+"""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+_TREES = resources.files("tss_bench") / "assets" / "trees"
+
+
+@dataclass(frozen=True)
+class TreeTemplate:
+    """`nodes[i]` describes node i + 1 (node 0 is the root); parents come before children."""
+
+    name: str
+    nodes: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        for place, (parent, rank) in enumerate(self.nodes, start=1):
+            if not 0 <= parent < place or rank < 0:
+                raise ValueError(
+                    f"tree {self.name!r}: node {place} has parent {parent} and rank {rank}; "
+                    "parents come before children and ranks count from 0"
+                )
+        if len(set(self.nodes)) != len(self.nodes):
+            raise ValueError(f"tree {self.name!r} proposes the same rank twice at one node")
+
+    @property
+    def max_children(self) -> int:
+        """Candidates a node must offer: the highest rank used, plus one."""
+        return max((rank + 1 for _, rank in self.nodes), default=0)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Depth of every node, the root's 0 first."""
+        depths = [0]
+        for parent, _ in self.nodes:
+            depths.append(depths[parent] + 1)
+        return tuple(depths)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Number of nodes a level, the root's level left out."""
+        return tuple(self.depths.count(depth) for depth in range(1, max(self.depths) + 1))
+
+    @classmethod
+    def load(cls, name: str) -> TreeTemplate:
+        """A packaged tree by name, else a file; raises ValueError or FileNotFoundError."""
+        packaged = _TREES / f"{name}.json"
+        if packaged.is_file():
+            return cls.from_dict(json.loads(packaged.read_text(encoding="utf-8")), name)
+        path = Path(name)
+        if not path.is_file():
+            known = packaged_trees()
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise FileNotFoundError(
+                f"no tree {name!r}: neither a file nor one of {', '.join(known)}{hint}"
+            )
+        try:
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")), name)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"tree file {name} is no JSON: {error}") from error
+
+    @classmethod
+    def from_dict(cls, content: Any, name: str) -> TreeTemplate:
+        """Read either file form; raises ValueError naming what is wrong."""
+        if isinstance(content, dict) and "tree_adj" in content:
+            return cls(name, _from_children(content["tree_adj"], name))
+        if isinstance(content, dict) and "paths" in content:
+            return cls(name, _from_paths(content["paths"], name))
+        raise ValueError(f"tree {name!r} has neither 'tree_adj' nor 'paths'")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Token Recycling's file form; only for trees whose ranks at a node are 0, 1, 2, …"""
+        children: dict[str, list[int]] = {str(node): [] for node in range(len(self.nodes) + 1)}
+        for place, (parent, _) in enumerate(self.nodes, start=1):
+            children[str(parent)].append(place)
+        return {"tree_adj": children}
+
+
+def packaged_trees() -> list[str]:
+    """Names that `TreeTemplate.load` knows without a file."""
+    return sorted(item.name.removesuffix(".json") for item in _TREES.iterdir()
+                  if item.name.endswith(".json"))  # fmt: skip
+
+
+def expected_tree(name: str, rank_rates: Sequence[float], size: int) -> TreeTemplate:
+    """The tree of `size` drafts with the highest expected accept length.
+
+    `rank_rates[k]` is how often the true next id is the candidate of rank k. Under the
+    independence assumption of EAGLE's and Token Recycling's static trees, a node is reached with
+    the product of the rates on its path, and the sum over nodes is the expected number of
+    accepted drafts: so the `size` most probable nodes are the optimum.
+    """
+    heap: list[tuple[float, tuple[int, ...]]] = [
+        (-rate, (rank,)) for rank, rate in enumerate(rank_rates)
+    ]
+    heapq.heapify(heap)
+    paths: list[tuple[int, ...]] = []
+    while len(paths) < size:
+        negative, path = heapq.heappop(heap)
+        paths.append(path)
+        for rank, rate in enumerate(rank_rates):
+            heapq.heappush(heap, (negative * rate, (*path, rank)))
+    return TreeTemplate(name, _from_paths(sorted(paths, key=lambda p: (len(p), p)), name))
+
+
+def _from_children(children: dict[str, list[int]], name: str) -> tuple[tuple[int, int], ...]:
+    placed: dict[int, tuple[int, int]] = {}
+    for parent, nodes in children.items():
+        for rank, node in enumerate(nodes):
+            if node in placed:
+                raise ValueError(f"tree {name!r}: node {node} has two parents")
+            placed[node] = (int(parent), rank)
+    if sorted(placed) != list(range(1, len(placed) + 1)):
+        raise ValueError(f"tree {name!r}: nodes must be numbered 1 to {len(placed)} without gaps")
+    return tuple(placed[node] for node in sorted(placed))
+
+
+def _from_paths(paths: Sequence[Sequence[int]], name: str) -> tuple[tuple[int, int], ...]:
+    places: dict[tuple[int, ...], int] = {(): 0}
+    nodes: list[tuple[int, int]] = []
+    for path in map(tuple, paths):
+        if path[:-1] not in places:
+            raise ValueError(f"tree {name!r}: path {list(path)} comes before its parent's")
+        nodes.append((places[path[:-1]], path[-1]))
+        places[path] = len(nodes)
+    return tuple(nodes)

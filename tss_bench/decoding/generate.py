@@ -1,0 +1,165 @@
+"""The decoding loop: propose -> forward -> verify -> keep -> observe, with stop rules and clocks.
+
+May import: torch, transformers (tokenizer type), decoding/, tss_bench.types, tss_bench.protocols.
+Knows nothing of chat templates, tasks, domains or files. A method is a drafter; there is one loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from tss_bench.decoding.answer import Answer, Clock
+from tss_bench.decoding.drafters.base import Drafter, Prompt, Step
+from tss_bench.decoding.kv_cache import KVCache
+from tss_bench.decoding.target import Target
+from tss_bench.decoding.tree import DraftTree
+from tss_bench.decoding.verify import Sampling, verify
+from tss_bench.protocols import StopRule
+from tss_bench.types import GenerationStats, Protocol, Scope, SkipSet
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """How one answer is decoded; names and meanings as in definitions.md."""
+
+    max_new_tokens: int
+    eos_ids: frozenset[int]
+    stop_strings: tuple[str, ...] = ()
+    temperature: float = 0.0
+    seed: int = 0
+    scope: Scope = "verify"
+    protocol: Protocol = "strict"
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 0:
+            raise ValueError(f"max_new_tokens must be 0 or more, got {self.max_new_tokens}")
+        if "" in self.stop_strings:
+            raise ValueError("an empty stop string would end every answer at once")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """An answer: its ids (end-of-text included), its text (without it) and its counts."""
+
+    ids: tuple[int, ...]
+    text: str
+    stats: GenerationStats
+
+
+def generate(
+    target: Target,
+    drafter: Drafter,
+    prompt_ids: Sequence[int],
+    skip: SkipSet,
+    options: DecodingOptions,
+    tokenizer: PreTrainedTokenizerBase,
+) -> Generation:
+    """Answer one prompt with the sparse target `skip`.
+
+    Greedy output equals plain greedy decoding of the same sparse target, whatever the drafter.
+    The limit is clamped to the context (`limit_clamped`). Raises ValueError for an empty prompt
+    or one that leaves no room in the context.
+    """
+    target.check(skip)
+    check_prompt(prompt_ids, target.context_length)
+    clock = Clock(target.device)
+    rule = _stop_rule(options, target.context_length - len(prompt_ids))
+    answer = Answer(rule, options.stop_strings, tokenizer)
+    if answer.stop is None:
+        with torch.inference_mode():
+            _decode(target, drafter, list(prompt_ids), skip, options, answer, clock)
+    text = answer.text()
+    stats = answer.stats(len(prompt_ids), clock, clock.wall())
+    return Generation(tuple(answer.ids), text, stats)
+
+
+def check_prompt(prompt_ids: Sequence[int], context_length: int) -> None:
+    """Raises ValueError for a prompt that cannot be answered."""
+    if not prompt_ids:
+        raise ValueError("the prompt is empty; give at least one token")
+    if len(prompt_ids) >= context_length:
+        raise ValueError(
+            f"a prompt of {len(prompt_ids)} tokens leaves no room for an answer in a context of "
+            f"{context_length}; shorten the prompt"
+        )
+
+
+def _stop_rule(options: DecodingOptions, room: int) -> StopRule:
+    clamped = room < options.max_new_tokens
+    return StopRule(
+        eos_ids=options.eos_ids,
+        limit=room if clamped else options.max_new_tokens,
+        limit_reason="context" if clamped else "length",
+        protocol=options.protocol,
+    )
+
+
+def _decode(
+    target: Target,
+    drafter: Drafter,
+    prompt_ids: list[int],
+    skip: SkipSet,
+    options: DecodingOptions,
+    answer: Answer,
+    clock: Clock,
+) -> None:
+    sampling = _sampling(options, target.device)
+
+    # 1. Prefill: the first id, and what the drafter learns from the prompt.
+    room = min(options.max_new_tokens, target.context_length - len(prompt_ids))
+    cache = target.new_cache(len(prompt_ids) + room + drafter.max_nodes)
+    prefill_skip = skip if options.scope == "all" else SkipSet.dense(target.num_layers)
+    row = torch.tensor([prompt_ids], device=target.device)
+    features = target.prefill(row, cache, prefill_skip)[0]
+    last = DraftTree.root(prompt_ids[-1])
+    first = verify(last, target.logits(features[-1:]), sampling).bonus
+    answer.append_first(first)
+    if answer.stop is None:
+        drafter.begin(Prompt(prompt_ids, features, target.logits, first))
+    clock.lap("prefill")
+
+    while answer.stop is None:
+        # 2. Draft, no deeper than the answer or the context may still grow.
+        max_depth = _max_depth(options, room - len(answer.ids), target, cache)
+        tree = drafter.propose(answer.ids[-1], max_depth).cut(max_depth)
+        clock.lap("draft")
+
+        # 3. Verify the whole tree in one pass of the sparse target, keep the accepted path.
+        hidden = _forward_tree(target, tree, cache, skip)
+        logits = target.logits(hidden)
+        acceptance = verify(tree, logits, sampling)
+        cache.keep(acceptance.path)
+        clock.lap("verify")
+
+        # 4. Emit what the stop rules leave of it; let the drafter learn.
+        step = Step(tree, hidden, logits, acceptance)
+        answer.append_step(step.accepted, drafted=len(tree) - 1)
+        if answer.stop is None:
+            drafter.observe(step)
+        clock.lap("draft")
+
+
+def _max_depth(options: DecodingOptions, remaining: int, target: Target, cache: KVCache) -> int:
+    """The bonus needs one of the `remaining` ids; protocol `paper` may overshoot the limit."""
+    in_context = target.context_length - 1 - cache.length
+    return in_context if options.protocol == "paper" else min(in_context, remaining - 1)
+
+
+def _forward_tree(target: Target, tree: DraftTree, cache: KVCache, skip: SkipSet) -> Tensor:
+    """Hidden states [n, H] of a tree's nodes, the root at the position behind the cache."""
+    ids = torch.tensor([tree.tokens], device=target.device)
+    positions = torch.tensor([tree.depths], device=target.device) + cache.length
+    mask = tree.mask(cache.length, target.device)[None] if len(tree) > 1 else None
+    return target.forward(ids, positions, mask, cache, skip)[0]
+
+
+def _sampling(options: DecodingOptions, device: torch.device) -> Sampling:
+    if options.temperature == 0:
+        return Sampling()
+    generator = torch.Generator(device=device).manual_seed(options.seed)
+    return Sampling(options.temperature, generator)

@@ -1,0 +1,133 @@
+"""A causal LM as embed -> active blocks -> norm -> head, with the skip set as an argument.
+
+May import: torch, transformers, the rest of decoding/, tss_bench.types. Knows nothing of
+drafts, tokenizers or tasks. Shapes: B sequences, n positions, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from tss_bench.decoding.blocks import decoder, make_blocks
+from tss_bench.decoding.kv_cache import KVCache
+from tss_bench.types import SkipSet
+
+# Relative difference to the model's own forward pass above which the two are not the same
+# function; rounding alone stays a magnitude below.
+_SELF_CHECK_TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+
+
+class Target:
+    """The verifier. Dtype and device are the model's; weights are shared with it, not copied.
+
+    Raises ValueError when the family computes something that this pass does not (checked
+    against the model's own forward pass on a few ids).
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model.eval()
+        inner = decoder(model)
+        config = model.config.get_text_config(decoder=True)
+        self._embedding: Any = model.get_input_embeddings()
+        self._norm: Any = inner.norm
+        self._head: Any = model.get_output_embeddings()
+        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self._blocks = make_blocks(model)
+        attention = inner.layers[0].self_attn
+        self._head_dim: int = attention.head_dim
+        self._kv_heads: int = attention.k_proj.out_features // self._head_dim
+        self.num_layers = self._blocks.num_layers
+        self.hidden_size: int = config.hidden_size
+        self.vocab_size: int = self._head.weight.shape[0]
+        self.context_length: int = config.max_position_embeddings
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self._check_against_model()
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embeddings [.., H] of ids [..]."""
+        return self._embedding(ids)
+
+    def head_rows(self, rows: Tensor) -> Tensor:
+        """The output matrix's rows for a reduced draft vocabulary, [len(rows), H], a copy."""
+        matrix: Tensor = self._head.weight.detach()
+        return matrix.index_select(0, rows)
+
+    def logits(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Logits [.., V] of hidden states [.., H]; with `rows` (from `head_rows`) only theirs."""
+        scores: Tensor = self._head(hidden) if rows is None else F.linear(hidden, rows)
+        if self._softcap is not None:
+            scores = torch.tanh(scores / self._softcap) * self._softcap
+        return scores
+
+    def new_cache(self, capacity: int, batch: int = 1) -> KVCache:
+        """An empty cache for `capacity` positions."""
+        return KVCache(
+            num_layers=self.num_layers,
+            kv_heads=self._kv_heads,
+            head_dim=self._head_dim,
+            capacity=capacity,
+            dtype=self.dtype,
+            device=self.device,
+            batch=batch,
+        )
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache, skip: SkipSet
+    ) -> Tensor:
+        """Hidden states [B, n, H] after the final norm.
+
+        ids, positions int [B, n]; mask bool [B or 1, n, past + n], True = may attend (None:
+        causal). Active blocks write their keys and values behind the cache's past; the caller
+        decides with `advance` or `keep` what stays. A skipped block passes its input on: it
+        computes and stores nothing.
+        """
+        self.check(skip)
+        hidden = self.embed(ids)
+        state = self._blocks.begin(hidden, positions, mask, cache)
+        for layer in skip.active:
+            hidden = self._blocks.run(layer, hidden, state)
+        return self._norm(hidden)
+
+    def prefill(self, ids: Tensor, cache: KVCache, skip: SkipSet) -> Tensor:
+        """Append ids [B, n] causally to the cache; hidden states [B, n, H]."""
+        positions = torch.arange(ids.shape[1], device=self.device) + cache.length
+        hidden = self.forward(ids, positions.expand_as(ids), None, cache, skip)
+        cache.advance(ids.shape[1])
+        return hidden
+
+    @torch.inference_mode()
+    def score(self, ids: Sequence[int], skip: SkipSet) -> Tensor:
+        """float32 logits [n, V] of one sequence under `skip` (scope `all`)."""
+        row = torch.tensor([list(ids)], device=self.device)
+        hidden = self.prefill(row, self.new_cache(len(ids)), skip)
+        return self.logits(hidden[0]).float()
+
+    def check(self, skip: SkipSet) -> None:
+        """Raises ValueError when `skip` was made for a target of another depth."""
+        if skip.num_layers != self.num_layers:
+            raise ValueError(
+                f"the skip set {skip} is for {skip.num_layers} layers, "
+                f"the target has {self.num_layers}"
+            )
+
+    @torch.inference_mode()
+    def _check_against_model(self) -> None:
+        length = min(8, self.context_length)
+        ids = torch.arange(length, device=self.device) * 7919 % self.vocab_size
+        ours = self.score(ids.tolist(), SkipSet.dense(self.num_layers))
+        theirs = self._model(input_ids=ids[None], use_cache=False).logits[0].float()
+        gap = (ours - theirs).norm() / theirs.norm().clamp_min(1e-9)
+        tolerance = _SELF_CHECK_TOLERANCE.get(self.dtype, 1e-3)
+        if not gap <= tolerance:
+            raise ValueError(
+                f"{type(self._model).__name__} is not supported: a pass over its blocks differs "
+                f"from its own forward pass by {float(gap):.2g} (allowed: {tolerance}); the family "
+                "computes something beside embedding, blocks, norm and head"
+            )

@@ -1,0 +1,84 @@
+"""Acceptance of a draft tree, greedy and sampled: pure functions of tree and logits.
+
+May import: torch, decoding.tree. Sources: speculative sampling (arXiv 2302.01318, 2211.17192),
+its tree form for deterministic drafts (SpecInfer, arXiv 2305.09781).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tss_bench.decoding.tree import DraftTree
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """`path`: accepted nodes from the root (node 0, always there); `bonus`: the target's own id."""
+
+    path: tuple[int, ...]
+    bonus: int
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Temperature 0 is greedy; above it ids are drawn with `generator` (needed then)."""
+
+    temperature: float = 0.0
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be 0 or more, got {self.temperature}")
+        if self.temperature > 0 and self.generator is None:
+            raise ValueError("sampling needs a torch.Generator")
+
+
+def verify(tree: DraftTree, logits: Tensor, sampling: Sampling) -> Acceptance:
+    """The longest path of `tree` that the target agrees with. logits [n, V], one row a node."""
+    if logits.shape[0] != len(tree):
+        raise ValueError(f"{logits.shape[0]} rows of logits for a tree of {len(tree)} nodes")
+    if sampling.temperature == 0:
+        return _verify_greedy(tree, logits)
+    return _verify_sampled(tree, logits, sampling)
+
+
+def _verify_greedy(tree: DraftTree, logits: Tensor) -> Acceptance:
+    # argmax returns the first of equal maxima: the lowest id wins.
+    best = logits.argmax(dim=-1).tolist()
+    path = [0]
+    while True:
+        wanted = best[path[-1]]
+        match = [child for child in tree.children[path[-1]] if tree.tokens[child] == wanted]
+        if not match:
+            return Acceptance(tuple(path), wanted)
+        path.append(match[0])
+
+
+def _verify_sampled(tree: DraftTree, logits: Tensor, sampling: Sampling) -> Acceptance:
+    """Drafts are deterministic (q = 1): accept with probability p, else remove it from p.
+
+    Each node's children are tried in order against what is left of p, so that the emitted id
+    has exactly the target's distribution whatever was drafted.
+    """
+    path = [0]
+    while True:
+        weights = (logits[path[-1]].float() / sampling.temperature).softmax(dim=-1)
+        for child in tree.children[path[-1]]:
+            total = weights.sum()
+            draw = torch.rand((), generator=sampling.generator, device=weights.device)
+            if total > 0 and draw * total < weights[tree.tokens[child]]:
+                path.append(child)
+                break
+            weights[tree.tokens[child]] = 0.0
+        else:
+            return Acceptance(tuple(path), _draw(weights, logits[path[-1]], sampling))
+
+
+def _draw(weights: Tensor, logits: Tensor, sampling: Sampling) -> int:
+    if not weights.sum() > 0:
+        # Every id with a positive probability was drafted and refused: only rounding gets here.
+        weights = (logits.float() / sampling.temperature).softmax(dim=-1)
+    return int(torch.multinomial(weights, 1, generator=sampling.generator))
