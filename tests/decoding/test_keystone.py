@@ -11,7 +11,7 @@ from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.drafters.token_recycling import TokenRecycling
-from tss_bench.decoding.drafters.tree_template import TreeTemplate, expected_tree
+from tss_bench.decoding.drafters.tree_template import TreeTemplate
 from tss_bench.decoding.generate import DecodingOptions, Generation, generate
 from tss_bench.types import SkipSet
 
@@ -30,8 +30,11 @@ def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 
 @st.composite
 def templates(draw: st.DrawFn) -> TreeTemplate:
-    rates = sorted(draw(st.lists(st.floats(0.05, 0.9), min_size=1, max_size=4)), reverse=True)
-    return expected_tree("drawn", rates, draw(st.integers(1, 10)))
+    paths: list[tuple[int, ...]] = []
+    for _ in range(draw(st.integers(1, 10))):
+        parent = draw(st.sampled_from([(), *paths]))
+        paths.append((*parent, draw(st.integers(0, 3))))
+    return TreeTemplate.from_dict({"paths": list(dict.fromkeys(paths))}, "drawn")
 
 
 @st.composite

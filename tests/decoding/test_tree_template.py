@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tss_bench.decoding.drafters.tree_template import TreeTemplate, expected_tree, packaged_trees
+from tss_bench.decoding.drafters.tree_template import TreeTemplate, best_tree, packaged_trees
 
 
 def test_eagle_static_tree_has_the_published_levels() -> None:
@@ -60,23 +59,17 @@ def test_both_file_forms_mean_the_same(tmp_path: Path) -> None:
     assert TreeTemplate.load(str(path)).nodes == paths.nodes
 
 
-@given(st.lists(st.floats(0.01, 0.9), min_size=1, max_size=3), st.integers(1, 5))
-def test_expected_tree_is_the_best_of_all_trees(rates: list[float], size: int) -> None:
-    """Against every prefix-closed set of rank paths of this size."""
+def test_best_tree_holds_the_paths_that_are_right_most_often() -> None:
+    rates = {(0,): 0.5, (1,): 0.2, (0, 0): 0.3, (0, 1): 0.1, (0, 0, 0): 0.25, (1, 0): 0.15}
+    # The three best are a chain; the fourth is the root's second child.
+    assert best_tree("t", rates, 3).levels == (1, 1, 1)
+    assert best_tree("t", rates, 4).nodes == ((0, 0), (0, 1), (1, 0), (3, 0))
+    with pytest.raises(ValueError, match="7 drafts asked for, only 6 paths"):
+        best_tree("t", rates, 7)
 
-    def value(tree: TreeTemplate) -> float:
-        reach = [1.0]
-        for parent, rank in tree.nodes:
-            reach.append(reach[parent] * rates[rank])
-        return sum(reach[1:])
 
-    ranks = range(len(rates))
-    every = [p for depth in range(1, size + 1) for p in itertools.product(ranks, repeat=depth)]
-    every = sorted(every, key=len)[:40]
-    best = 0.0
-    for chosen in itertools.combinations(every, size) if len(every) <= 14 else []:
-        if all(len(path) == 1 or path[:-1] in chosen for path in chosen):
-            best = max(best, value(TreeTemplate.from_dict({"paths": list(chosen)}, "t")))
-    tree = expected_tree("t", rates, size)
-    assert len(tree.nodes) == size
-    assert value(tree) >= best - 1e-12
+@given(st.dictionaries(st.tuples(st.integers(0, 2)), st.floats(0.1, 1.0), min_size=1))
+def test_at_equal_rates_parents_come_first(rates: dict[tuple[int, ...], float]) -> None:
+    deeper = {(*path, 0): rate for path, rate in rates.items()}
+    tree = best_tree("t", rates | deeper, len(rates) + 1)
+    assert len(tree.nodes) == len(rates) + 1

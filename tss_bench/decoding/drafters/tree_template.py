@@ -8,9 +8,8 @@ and EAGLE's rank paths `{"paths": [[0], [0, 1], …]}` (root implied).
 from __future__ import annotations
 
 import difflib
-import heapq
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -97,25 +96,18 @@ def packaged_trees() -> list[str]:
                   if item.name.endswith(".json"))  # fmt: skip
 
 
-def expected_tree(name: str, rank_rates: Sequence[float], size: int) -> TreeTemplate:
+def best_tree(name: str, rates: Mapping[tuple[int, ...], float], size: int) -> TreeTemplate:
     """The tree of `size` drafts with the highest expected accept length.
 
-    `rank_rates[k]` is how often the true next id is the candidate of rank k. Under the
-    independence assumption of EAGLE's and Token Recycling's static trees, a node is reached with
-    the product of the rates on its path, and the sum over nodes is the expected number of
-    accepted drafts: so the `size` most probable nodes are the optimum.
+    `rates[path]` is how often all ids along a path of ranks are right. The sum of its nodes'
+    rates is the expected number of drafts a tree gets accepted, and a path is never right more
+    often than its beginning, so the `size` paths of the highest rates are a tree and the best
+    one. Raises ValueError when fewer paths are known.
     """
-    heap: list[tuple[float, tuple[int, ...]]] = [
-        (-rate, (rank,)) for rank, rate in enumerate(rank_rates)
-    ]
-    heapq.heapify(heap)
-    paths: list[tuple[int, ...]] = []
-    while len(paths) < size:
-        negative, path = heapq.heappop(heap)
-        paths.append(path)
-        for rank, rate in enumerate(rank_rates):
-            heapq.heappush(heap, (negative * rate, (*path, rank)))
-    return TreeTemplate(name, _from_paths(sorted(paths, key=lambda p: (len(p), p)), name))
+    if len(rates) < size:
+        raise ValueError(f"tree {name!r}: {size} drafts asked for, only {len(rates)} paths seen")
+    ranked = sorted(rates, key=lambda path: (-rates[path], len(path), path))[:size]
+    return TreeTemplate(name, _from_paths(sorted(ranked, key=lambda p: (len(p), p)), name))
 
 
 def _from_children(children: dict[str, list[int]], name: str) -> tuple[tuple[int, int], ...]:

@@ -1,0 +1,118 @@
+"""The six models that lm-eval knows by name: three drafters, each native and with skip sets.
+
+May import: tss_bench.{decoding,weights}, model_adapters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from model_adapters.arguments import EAGLE, TOKEN_RECYCLING, AdapterError
+from model_adapters.base import SpeculativeLM
+from tss_bench import weights
+from tss_bench.decoding.drafters.base import Drafter
+from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
+from tss_bench.decoding.drafters.none import NoDraft
+from tss_bench.decoding.drafters.token_recycling import TokenRecycling
+from tss_bench.decoding.drafters.tree_template import TreeTemplate
+
+_SIZES = ("total_token", "depth", "top_k")
+_CPU_TREE = "token_recycling_8"
+_GPU_TREE = "token_recycling_61"
+
+
+class NativeAR(SpeculativeLM):
+    """Plain autoregressive decoding of the dense target."""
+
+    name = "native_ar"
+    drafter_id = "none"
+    sparse = False
+
+    def make_drafter(self) -> Drafter:
+        return NoDraft()
+
+
+class NativeEagle(SpeculativeLM):
+    """EAGLE drafts for the dense target; a `tree` (name or file) replaces the dynamic tree."""
+
+    name = "native_eagle"
+    drafter_id = "eagle"
+    sparse = False
+    own_arguments = EAGLE
+
+    def check_drafter(self) -> None:
+        self._head_path: Path = weights.resolve_eagle(self.arguments.draft, self.info)
+        self._template = _template(self.arguments.tree)
+        sizes = [name for name in _SIZES if getattr(self.arguments, name) is not None]
+        if self._template is not None and sizes:
+            raise AdapterError(
+                f"tree={self.arguments.tree} is a fixed tree, {', '.join(sizes)} shape a dynamic "
+                f"one; give one or the other"
+            )
+
+    def make_drafter(self) -> Drafter:
+        head = weights.load_eagle_head(
+            self._head_path,
+            target_hidden_size=self.target.hidden_size,
+            target_vocab_size=self.target.vocab_size,
+        )
+        return Eagle(head, self.target, self._template or self._dynamic_tree())
+
+    def _dynamic_tree(self) -> DynamicTree:
+        given = {name: getattr(self.arguments, name) for name in _SIZES}
+        sizes = {name: value for name, value in given.items() if value is not None}
+        return dataclasses.replace(DynamicTree.default_for(self.device), **sizes)
+
+
+class NativeTokenRecycling(SpeculativeLM):
+    """Token Recycling for the dense target; `tree` is a packaged tree's name or a file."""
+
+    name = "native_token_recycling"
+    drafter_id = "token_recycling"
+    sparse = False
+    own_arguments = TOKEN_RECYCLING
+
+    def check_drafter(self) -> None:
+        self._template = _template(self.arguments.tree)
+        if self._template is not None:
+            # Its constructor refuses a tree it cannot fill; the vocabulary does not matter yet.
+            TokenRecycling(1, self._template)
+
+    def make_drafter(self) -> Drafter:
+        template = self._template or TreeTemplate.load(
+            _CPU_TREE if self.device.type == "cpu" else _GPU_TREE
+        )
+        return TokenRecycling(self.target.vocab_size, template, self.arguments.state)
+
+
+class TssAR(NativeAR):
+    """Plain autoregressive decoding of the sparse target."""
+
+    name = "tss_ar"
+    sparse = True
+
+
+class TssEagle(NativeEagle):
+    """EAGLE drafts for the sparse target."""
+
+    name = "tss_eagle"
+    sparse = True
+
+
+class TssTokenRecycling(NativeTokenRecycling):
+    """Token Recycling for the sparse target."""
+
+    name = "tss_token_recycling"
+    sparse = True
+
+
+ADAPTERS: dict[str, type[SpeculativeLM]] = {
+    adapter.name: adapter
+    for adapter in (NativeAR, TssAR, NativeEagle, TssEagle, NativeTokenRecycling, TssTokenRecycling)
+}
+"""All adapters by the name that lm-eval knows them by."""
+
+
+def _template(name: str | None) -> TreeTemplate | None:
+    return None if name is None else TreeTemplate.load(name)

@@ -1,0 +1,163 @@
+"""Answers generation requests one after the other: prompts of all turns, limits, statistics.
+
+Knows neither lm-eval nor how skip sets are chosen.
+
+May import: tss_bench.{types,domains,decoding}, model_adapters.{arguments,gen_options,prompts}.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from model_adapters.arguments import Arguments
+from model_adapters.gen_options import GenOptions, read_options
+from model_adapters.prompts import Prompter, Request, fit_prompt
+from tss_bench.decoding.drafters.base import Drafter
+from tss_bench.decoding.generate import DecodingOptions, generate
+from tss_bench.decoding.target import Target
+from tss_bench.domains import SkipChoice
+from tss_bench.types import GeneratedText, GenerationStats, Scope, SkipSet
+
+_WARM_UP_TOKENS = 8
+_WARM_UP_PROMPT = 64
+
+
+@dataclass(frozen=True)
+class Job:
+    """One generation request, checked and ready to run; `first` is the prompt of turn 1."""
+
+    request: Request
+    options: GenOptions
+    choice: SkipChoice
+    first: str
+    seed: int
+
+
+class Answerer:
+    """Runs jobs with one target and drafter. `counts` tells what had to be cut in this run."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        tokenizer: PreTrainedTokenizerBase,
+        prompter: Prompter,
+        eos_ids: frozenset[int],
+        arguments: Arguments,
+        scope: Scope,
+    ) -> None:
+        self._target = target
+        self._drafter = drafter
+        self._tokenizer = tokenizer
+        self._prompter = prompter
+        self._eos_ids = eos_ids
+        self._arguments = arguments
+        self._scope = scope
+        self._warm: set[SkipSet] = set()
+        self.counts: Counter[str] = Counter()
+
+    def job(
+        self, request: Request, given: Mapping[str, Any], choice: SkipChoice, repeat: int = 0
+    ) -> Job:
+        """Check a request; each repeat of it draws from a seed of its own.
+
+        Raises AdapterError naming the document: empty prompt, unknown generation argument,
+        and a prompt that does not fit under on_overflow=error.
+        """
+        request.check_not_empty()
+        options = read_options(given, self._arguments)
+        first = self._prompter.first(request)
+        self._fit(first, options, request)
+        place = f"{request.task}/{request.name}/{repeat}"
+        seed = self._arguments.seed + zlib.crc32(place.encode())
+        return Job(request, options, choice, first, seed)
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Begin a run: empty drafter and counts, and an untimed answer for each new skip set."""
+        self.counts.clear()
+        self._drafter.reset()
+        options = DecodingOptions(_WARM_UP_TOKENS, eos_ids=frozenset(), scope=self._scope)
+        for job in jobs:
+            if job.choice.skip not in self._warm:
+                self._warm.add(job.choice.skip)
+                self._generate(self.prompt_ids(job)[-_WARM_UP_PROMPT:], job, options)
+                self._drafter.reset()
+
+    def answer(self, job: Job) -> GeneratedText:
+        """Answer every turn, each on top of the turns before."""
+        texts: list[str] = []
+        stats: list[GenerationStats] = []
+        options = self._decoding_options(job)
+        for _ in job.request.turns:
+            later = bool(texts)
+            prompt = self._prompter.following(job.request, job.first, texts) if later else job.first
+            ids, truncated = self._fit(prompt, job.options, job.request)
+            text, record = self._generate(ids, job, options)
+            texts.append(text)
+            stats.append(dataclasses.replace(record, prompt_truncated=truncated))
+            self.counts["turns"] += 1
+            self.counts["prompt_truncated"] += truncated
+            self.counts["limit_clamped"] += record.limit_clamped
+        return GeneratedText(texts[-1], tuple(stats), tuple(texts), self._config(job.choice))
+
+    def prompt_ids(self, job: Job) -> list[int]:
+        """The ids of a job's first turn, cut where they do not fit."""
+        return self._fit(job.first, job.options, job.request)[0]
+
+    def overflow_notes(self) -> list[str]:
+        """What the user should be told about prompts and answers that did not fit."""
+        turns, context = self.counts["turns"], self._target.context_length
+        notes = []
+        if cut := self.counts["prompt_truncated"]:
+            notes.append(
+                f"{cut} of {turns} prompts did not fit the context of {context} tokens: their end "
+                f"was kept (on_overflow=error refuses them)"
+            )
+        if clamped := self.counts["limit_clamped"]:
+            notes.append(
+                f"{clamped} of {turns} answers had less room in the context of {context} tokens "
+                f"than max_gen_toks allows"
+            )
+        return notes
+
+    def _fit(self, text: str, options: GenOptions, request: Request) -> tuple[list[int], bool]:
+        return fit_prompt(
+            self._prompter.encode(text),
+            options.max_gen_toks,
+            self._target.context_length,
+            self._arguments.on_overflow,
+            request.where,
+        )
+
+    def _generate(
+        self, ids: Sequence[int], job: Job, options: DecodingOptions
+    ) -> tuple[str, GenerationStats]:
+        done = generate(self._target, self._drafter, ids, job.choice.skip, options, self._tokenizer)
+        return done.text, done.stats
+
+    def _decoding_options(self, job: Job) -> DecodingOptions:
+        return DecodingOptions(
+            max_new_tokens=job.options.max_gen_toks,
+            eos_ids=self._eos_ids,
+            stop_strings=job.options.stop_strings,
+            temperature=job.options.temperature,
+            seed=job.seed,
+            scope=self._scope,
+            protocol=self._arguments.protocol,
+        )
+
+    def _config(self, choice: SkipChoice) -> dict[str, Any]:
+        return {
+            "skip": list(choice.skip),
+            "scope": self._scope,
+            "protocol": self._arguments.protocol,
+            "domain": choice.domain,
+            "why": choice.why,
+        }

@@ -1,0 +1,237 @@
+"""Arguments of the adapters: read, checked and turned into one frozen record.
+
+Everything that can be known to be wrong without looking at a model is refused here.
+
+May import: tss_bench.{types,decoding,weights}.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+from tss_bench.decoding.drafters.token_recycling import State
+from tss_bench.types import PROTOCOLS, SCOPES, Protocol, Scope
+from tss_bench.weights import DEFAULT_MODEL
+
+DTYPES = ("bfloat16", "float16", "float32")
+OVERFLOWS = ("flag", "error")
+STATES: tuple[str, ...] = get_args(State)
+
+SPARSE = frozenset({"skip_layers", "domain_map"})
+"""Arguments of the `tss_*` adapters alone."""
+
+
+class AdapterError(ValueError):
+    """A request this adapter refuses. The message is one line: lm-eval prints it last."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(" ".join(str(message).split()))
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What `--model_args` says. None means: decided by the model, the map or the device."""
+
+    pretrained: str = DEFAULT_MODEL
+    revision: str | None = None
+    trust_remote_code: bool = False
+    dtype: str = "bfloat16"
+    device: str = "auto"
+    max_length: int | None = None
+    max_gen_toks: int = 256
+    chat_template: bool | None = None
+    batch_size: int = 1
+    on_overflow: str = "flag"
+    skip_layers: Any = None
+    domain_map: str | None = None
+    scope: Scope | None = None
+    protocol: Protocol = "strict"
+    temperature: float = 0.0
+    seed: int = 0
+    draft: str = "auto"
+    total_token: int | None = None
+    depth: int | None = None
+    top_k: int | None = None
+    tree: str | None = None
+    state: State = "request"
+
+
+EAGLE = frozenset({"draft", "total_token", "depth", "top_k", "tree"})
+TOKEN_RECYCLING = frozenset({"tree", "state"})
+COMMON = frozenset(f.name for f in fields(Arguments)) - SPARSE - EAGLE - TOKEN_RECYCLING
+
+
+def read_arguments(adapter: str, given: Mapping[str, Any], allowed: Iterable[str]) -> Arguments:
+    """The record of what was given to the adapter of that name.
+
+    `allowed` names what this adapter takes. Raises AdapterError for an unknown argument, one
+    that belongs to another adapter, and a value outside its range.
+    """
+    allowed = set(allowed)
+    for name in given:
+        if name not in allowed and name != "max_batch_size":
+            raise AdapterError(_unknown(adapter, name, allowed))
+    values = {
+        name: _READERS[name](name, value)
+        for name, value in given.items()
+        if value is not None and name != "max_batch_size"
+    }
+    return Arguments(**values)
+
+
+def _unknown(adapter: str, name: str, allowed: set[str]) -> str:
+    if name in SPARSE:
+        return (
+            f"{adapter} always runs every layer and takes no {name}; "
+            f"use {adapter.replace('native_', 'tss_', 1)}"
+        )
+    known = {field.name for field in fields(Arguments)}
+    if name in known:
+        return f"argument {name!r} has no meaning for {adapter}; it takes {_listed(allowed)}"
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{adapter} has no argument {name!r}; {hint}it takes {_listed(allowed)}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _one_of(allowed: Sequence[str]) -> Any:
+    def read(name: str, value: object) -> str:
+        if str(value) in allowed:
+            return str(value)
+        raise AdapterError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+    return read
+
+
+def _text(name: str, value: object) -> str:
+    text = str(value).strip()
+    if not isinstance(value, str | int | float) or isinstance(value, bool) or not text:
+        raise AdapterError(f"{name} must be a name or a path, got {value!r}")
+    return text
+
+
+def _dtype(name: str, value: object) -> str:
+    return str(_one_of(DTYPES)(name, str(value).removeprefix("torch.")))
+
+
+def _flag(name: str, value: object) -> bool:
+    word = str(value).strip().lower()
+    if word in ("true", "1", "yes"):
+        return True
+    if word in ("false", "0", "no"):
+        return False
+    raise AdapterError(f"{name} must be true or false, got {value!r}")
+
+
+def _count(low: int) -> Any:
+    def read(name: str, value: object) -> int:
+        number = _whole(value)
+        if number is None or number < low:
+            raise AdapterError(f"{name} must be a whole number of at least {low}, got {value!r}")
+        return number
+
+    return read
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else None
+
+
+def _temperature(name: str, value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = -1.0
+    if isinstance(value, bool) or not 0.0 <= number < float("inf"):
+        raise AdapterError(f"{name} must be 0 (greedy) or a number above it, got {value!r}")
+    return number
+
+
+def _batch_size(name: str, value: object) -> int:
+    if str(value).strip() in ("1", "auto"):
+        return 1
+    raise AdapterError(
+        f"batch_size must be 1 or auto, got {value!r}: speculative decoding is measured one "
+        f"request at a time"
+    )
+
+
+def _as_given(name: str, value: object) -> object:
+    return value
+
+
+_READERS: dict[str, Any] = {
+    "pretrained": _text,
+    "revision": _text,
+    "trust_remote_code": _flag,
+    "dtype": _dtype,
+    "device": _text,
+    "max_length": _count(2),
+    "max_gen_toks": _count(0),
+    "chat_template": _flag,
+    "batch_size": _batch_size,
+    "on_overflow": _one_of(OVERFLOWS),
+    "skip_layers": _as_given,
+    "domain_map": _text,
+    "scope": _one_of(SCOPES),
+    "protocol": _one_of(PROTOCOLS),
+    "temperature": _temperature,
+    "seed": _count(0),
+    "draft": _text,
+    "total_token": _count(2),
+    "depth": _count(0),
+    "top_k": _count(1),
+    "tree": _text,
+    "state": _one_of(STATES),
+}
+
+
+def split_arguments(text: str | None) -> dict[str, Any]:
+    """`"a=1,skip_layers=[3,25],b=x"` as a dict; commas inside brackets do not split.
+
+    Raises AdapterError for a piece that is no `name=value`.
+    """
+    values: dict[str, Any] = {}
+    for piece in _pieces(text or ""):
+        name, equals, value = piece.partition("=")
+        if not equals:
+            raise AdapterError(f"model argument {piece!r} is no name=value pair")
+        values[name.strip()] = _value(value.strip())
+    return values
+
+
+def _pieces(text: str) -> list[str]:
+    pieces, start, open_brackets = [], 0, 0
+    for position, letter in enumerate(text):
+        if letter in "[({":
+            open_brackets += 1
+        elif letter in "])}":
+            open_brackets -= 1
+        elif letter == "," and open_brackets <= 0:
+            pieces.append(text[start:position])
+            start = position + 1
+    pieces.append(text[start:])
+    return [piece.strip() for piece in pieces if piece.strip()]
+
+
+def _value(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,391 @@
+"""The lm-eval model behind every adapter: target, drafter and skip controller put together.
+
+Knows nothing of how a drafter is made (adapters.py) or how an answer is made (answering.py).
+
+May import: lm_eval, torch, tss_bench.{types,domains,decoding,weights}, model_adapters.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CacheHook, TemplateLM
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from model_adapters.answering import Answerer, Job
+from model_adapters.arguments import COMMON, SPARSE, AdapterError, read_arguments, split_arguments
+from model_adapters.cache import CacheGuard
+from model_adapters.likelihood import Scorer
+from model_adapters.prompts import Prompter, Request
+from model_adapters.skip_plan import native_plan, sparse_plan
+from tss_bench import __version__, weights
+from tss_bench.decoding.drafters.base import Drafter
+from tss_bench.decoding.target import Target
+from tss_bench.domains import SkipChoice, SkipController
+from tss_bench.types import GeneratedText, SkipSet
+
+
+class SpeculativeLM(TemplateLM):
+    """Native (`sparse` False) or TSS adapter of one drafter; see `Arguments` for what it takes.
+
+    Public attributes: `arguments`, `info`, `target`, `drafter`, `tokenizer`, and `controller`,
+    which may be replaced between two calls. Raises AdapterError for every bad argument, layer,
+    map or draft before any weight is loaded.
+
+    `share`: an adapter of the same arguments whose target and tokenizer are used, so that
+    several drafters are measured on one copy of the weights.
+    """
+
+    name: ClassVar[str]
+    drafter_id: ClassVar[str]
+    sparse: ClassVar[bool]
+    own_arguments: ClassVar[frozenset[str]] = frozenset()
+
+    info: weights.ModelInfo
+    target: Target
+    tokenizer: PreTrainedTokenizerBase
+    drafter: Drafter
+    _eos_ids: frozenset[int]
+
+    def __init__(self, share: SpeculativeLM | None = None, **given: Any) -> None:
+        super().__init__()
+        self._guard: CacheGuard | None = None
+        self._said: set[str] = set()
+        self._refuse_several_processes()
+        self.arguments = read_arguments(self.name, given, self._allowed())
+        try:
+            self._check()
+            self._load(share)
+        except AdapterError:
+            raise
+        except (ValueError, OSError, RuntimeError) as error:
+            raise AdapterError(error) from error
+        for note in self._plan.notes:
+            self._say(note)
+
+    # What a drafter adds.
+
+    def check_drafter(self) -> None:
+        """Refuse a bad drafter by name or path; called before any weight is loaded."""
+
+    def make_drafter(self) -> Drafter:
+        """The drafter of this adapter for `self.target`."""
+        raise NotImplementedError
+
+    # Construction.
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> SpeculativeLM:
+        """As lm-eval's, but `skip_layers=[3,25,30]` keeps its commas."""
+        return cls.create_from_arg_obj(split_arguments(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> SpeculativeLM:
+        """As lm-eval's, but a model argument wins over the command line's option of that name.
+
+        lm-eval passes `cuda:0` where no device was asked for: without a GPU that means nothing.
+        """
+        given = dict(additional_config or {})
+        if str(given.get("device")).startswith("cuda") and not torch.cuda.is_available():
+            del given["device"]
+        return cls(**{**given, **arg_dict})
+
+    @classmethod
+    def _allowed(cls) -> frozenset[str]:
+        return COMMON | cls.own_arguments | (SPARSE if cls.sparse else frozenset())
+
+    def _refuse_several_processes(self) -> None:
+        started = os.environ.get("WORLD_SIZE", "1")
+        if started not in ("", "1"):
+            raise AdapterError(
+                f"{self.name} runs in one process, but {started} were started "
+                f"(WORLD_SIZE={started}); use accelerate launch --num_processes 1 or plain lm_eval"
+            )
+
+    def _check(self) -> None:
+        """Everything that can go wrong without weights."""
+        arguments = self.arguments
+        self.info = weights.describe(
+            arguments.pretrained,
+            arguments.revision,
+            trust_remote_code=arguments.trust_remote_code,
+        )
+        self._plan = (
+            sparse_plan(arguments, self.info, self.drafter_id)
+            if self.sparse
+            else native_plan(arguments, self.info)
+        )
+        self.controller: SkipController = self._plan.controller
+        self.check_drafter()
+
+    def _load(self, share: SpeculativeLM | None) -> None:
+        arguments = self.arguments
+        if share is None:
+            self._load_target()
+        else:
+            self.target, self.tokenizer, self.info = share.target, share.tokenizer, share.info
+            self._eos_ids = share._eos_ids
+        self._chat = arguments.chat_template
+        if self._chat is None:
+            self._chat = self.info.is_chat and bool(self.tokenizer.chat_template)
+        self._prompter = Prompter(self.tokenizer, self._chat)
+        self._scorer = Scorer(self.target, self.max_length, arguments.on_overflow)
+        self.drafter = self.make_drafter()
+        self._answerer = Answerer(
+            self.target,
+            self.drafter,
+            self.tokenizer,
+            self._prompter,
+            self._eos_ids,
+            arguments,
+            self._plan.scope,
+        )
+
+    def _load_target(self) -> None:
+        arguments = self.arguments
+        model, self.tokenizer, self.info = weights.load_model(
+            arguments.pretrained,
+            dtype=arguments.dtype,
+            device=arguments.device,
+            revision=arguments.revision,
+            trust_remote_code=arguments.trust_remote_code,
+        )
+        self.target = Target(model)
+        self._eos_ids = _eos_ids(model, self.tokenizer)
+        self._limit_context()
+
+    def _limit_context(self) -> None:
+        wanted, there = self.arguments.max_length, self.target.context_length
+        if wanted is not None and wanted > there:
+            raise AdapterError(
+                f"max_length={wanted} is above the context of {self.info.id}, which is {there}"
+            )
+        self.target.context_length = wanted or there
+
+    # What lm-eval asks of a model.
+
+    @property
+    def max_length(self) -> int:
+        return self.target.context_length
+
+    @property
+    def max_gen_toks(self) -> int:
+        return self.arguments.max_gen_toks
+
+    @property
+    def batch_size(self) -> int:
+        return self.arguments.batch_size
+
+    @property
+    def device(self) -> torch.device:
+        return self.target.device
+
+    @property
+    def eot_token_id(self) -> int:
+        return int(self.tokenizer.eos_token_id)
+
+    @property
+    def prefix_token_id(self) -> int:
+        bos = self.tokenizer.bos_token_id
+        return self.eot_token_id if bos is None else int(bos)
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.info.id.replace("/", "__")
+
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **ignored: Any
+    ) -> list[int]:
+        return self._prompter.encode(string, add_special_tokens)
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        return self._prompter.render(chat_history, add_generation_prompt)
+
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """Refuses a `--use_cache` file of another configuration; see model_adapters.cache."""
+        super().set_cache_hook(cache_hook)
+        if cache_hook.dbdict is not None:
+            self._guard = CacheGuard(cache_hook.dbdict, self._configuration())
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What results files record of this run, under `tss_bench` and lm-eval's own keys."""
+        used = {
+            task: {"skip": list(choice.skip), "domain": choice.domain, "why": choice.why}
+            for task, choice in self.controller.used.items()
+        }
+        overflow = {**self._answerer.counts, "loglikelihood_truncated": self._scorer.truncated}
+        return {
+            "model_dtype": self.arguments.dtype,
+            "model_revision": self.info.revision,
+            "tss_bench": {**self._configuration(), "used": used, "overflow": overflow},
+        }
+
+    def _configuration(self) -> dict[str, Any]:
+        """All that an answer depends on, besides its prompt."""
+        told_below = SPARSE | {"pretrained", "batch_size"}
+        own = self._allowed() - told_below
+        return {
+            **{name: getattr(self.arguments, name) for name in sorted(own)},
+            "version": __version__,
+            "adapter": self.name,
+            "model": self.info.id,
+            "revision": self.info.revision,
+            "num_layers": self.info.num_layers,
+            "drafter": self.drafter_id,
+            "max_nodes": self.drafter.max_nodes,
+            "skip_source": self._plan.source,
+            "skip_sets": {name: list(skip) for name, skip in self.controller.sets.items()},
+            "scope": self._plan.scope,
+            "device": str(self.device),
+            "chat_template": self._chat,
+            "max_length": self.max_length,
+        }
+
+    # Requests.
+
+    def prompt_ids(self, instance: Instance) -> list[int]:
+        """The ids that a generation request's first turn is answered from."""
+        return self._answerer.prompt_ids(self._job(instance, 0))
+
+    def generate_until(
+        self, requests: Sequence[Instance], disable_tqdm: bool = False
+    ) -> list[GeneratedText]:
+        """Answers in the order of the requests; each carries its statistics."""
+        repeats: Counter[int] = Counter()
+        jobs = []
+        for instance in requests:
+            jobs.append(self._job(instance, repeats[id(instance)]))
+            repeats[id(instance)] += 1
+        self._answerer.start(jobs)
+        answers = []
+        bar = tqdm(jobs, desc="Running generate_until requests", disable=disable_tqdm)
+        for instance, job in zip(requests, bar, strict=True):
+            answers.append(self._answerer.answer(job))
+            self.cache_hook.add_partial("generate_until", instance.args, answers[-1])
+        for note in self._answerer.overflow_notes():
+            self._say(note)
+        return answers
+
+    def _job(self, instance: Instance, repeat: int) -> Job:
+        context, given = instance.args
+        request = Request.of(context, instance.doc, instance.task_name, instance.doc_id)
+        choice = self._choose(request)
+        job = self._answerer.job(request, given, choice, repeat)
+        greedy = job.options.temperature == 0.0
+        if greedy and self.arguments.temperature > 0.0:
+            self._say_once(
+                f"{request.task} asks for greedy decoding, which wins over temperature="
+                f"{self.arguments.temperature} (--gen_kwargs do_sample=True,temperature=… wins "
+                f"over the task)"
+            )
+        if self._guard is not None:
+            self._guard.claim("generate_until", instance.args, request, choice.skip, greedy)
+        return job
+
+    def _choose(self, request: Request) -> SkipChoice:
+        choice = self.controller.choose(request.task, request.domain)
+        self._say_once(str(choice))
+        return choice
+
+    def loglikelihood(
+        self, requests: Sequence[Instance], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """Log-probability of each continuation, and whether greedy decoding would give it."""
+        pairs, places = [], []
+        for instance in requests:
+            context, continuation = instance.args
+            request = Request.of(context, instance.doc, instance.task_name, instance.doc_id)
+            places.append((request, self._scored_under("loglikelihood", instance, request)))
+            prompt = self._prompter.first(request)
+            if prompt != context:
+                # The template ends where the answer begins: no space belongs between them.
+                continuation = continuation.lstrip(" ")
+            pairs.append((instance.args, *self._encode_scored(prompt, continuation)))
+        return self._loglikelihood_tokens(pairs, disable_tqdm, places=places)
+
+    def loglikelihood_rolling(
+        self, requests: Sequence[Instance], disable_tqdm: bool = False
+    ) -> list[float]:
+        """Log-probability of each whole text, in windows of the context as lm-eval cuts them."""
+        totals = []
+        for instance in tqdm(requests, desc="Running rolling requests", disable=disable_tqdm):
+            (text,) = instance.args
+            request = Request.of(text, instance.doc, instance.task_name, instance.doc_id)
+            skip = self._scored_under("loglikelihood_rolling", instance, request)
+            windows = get_rolling_token_windows(
+                token_list=self.tok_encode(text),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
+            )
+            pairs = [(None, *make_disjoint_window(window)) for window in windows]
+            scores = self._loglikelihood_tokens(pairs, True, places=[(request, skip)] * len(pairs))
+            totals.append(float(sum(total for total, _ in scores)))
+            self.cache_hook.add_partial("loglikelihood_rolling", instance.args, totals[-1])
+        return totals
+
+    def _scored_under(self, kind: str, instance: Instance, request: Request) -> SkipSet:
+        skip = self._choose(request).skip
+        if self._guard is not None:
+            self._guard.claim(kind, instance.args, request, skip, greedy=True)
+        return skip
+
+    def _encode_scored(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Ids of context and continuation; an empty context becomes the begin-of-text id."""
+        if context:
+            first, second = self._encode_pair(context, continuation)
+            return first, second
+        ids = self.tok_encode(continuation, add_special_tokens=False)
+        if ids[:1] == [self.prefix_token_id]:
+            return ids[:1], ids[1:]
+        return [self.prefix_token_id], ids
+
+    def _loglikelihood_tokens(
+        self,
+        requests: Sequence[tuple[Any, list[int], list[int]]],
+        disable_tqdm: bool = False,
+        *,
+        places: Sequence[tuple[Request, SkipSet]],
+    ) -> list[tuple[float, bool]]:
+        answers = []
+        bar = tqdm(requests, desc="Running loglikelihood requests", disable=disable_tqdm)
+        for (key, context, continuation), (request, skip) in zip(bar, places, strict=True):
+            answers.append(self._scorer.score(context, continuation, skip, request.where))
+            if key is not None:
+                self.cache_hook.add_partial("loglikelihood", key, answers[-1])
+        return answers
+
+    def _say_once(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            self._say(message)
+
+    def _say(self, message: str) -> None:
+        """One line for the user, on stderr so that the table on stdout stays clean."""
+        print(f"{self.name}: {message}", file=sys.stderr, flush=True)
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Every id that the model's or the tokenizer's settings call end of text."""
+    found: set[int] = set()
+    for holder in (getattr(model, "generation_config", None), model.config, tokenizer):
+        value = getattr(holder, "eos_token_id", None)
+        if isinstance(value, int):
+            found.add(value)
+        elif value is not None:
+            found.update(value)
+    return frozenset(found)

@@ -1,0 +1,21 @@
+"""Fixtures that every test may ask for.
+
+May import: pytest and the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of the official data files, from TSS_BENCH_DATA; skips where there is none."""
+    setting = os.environ.get("TSS_BENCH_DATA", "")
+    folder = Path(setting)
+    if not setting or not (folder / "specbench" / "question.jsonl").is_file():
+        pytest.skip("TSS_BENCH_DATA names no folder with specbench/question.jsonl")
+    return folder

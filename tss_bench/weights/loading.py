@@ -1,0 +1,228 @@
+"""Find, describe and load a target model: a packaged one by name, a hub id or a directory.
+
+May import: torch and transformers (inside functions, so that bad names fail fast) and
+tss_bench.weights.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tss_bench.weights.cache import say
+from tss_bench.weights.convert import packaged_model_dir, quiet_progress
+from tss_bench.weights.default_models import PACKAGED_MODELS
+from tss_bench.weights.fingerprint import weights_fingerprint
+from tss_bench.weights.hub import code_files, describe_files, hub_directory, model_files
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+DTYPES = ("bfloat16", "float16", "float32", "auto")
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What is known of a model before its weights are loaded.
+
+    `id` is the packaged name, the hub id, or the directory's name. `revision` fingerprints the
+    weights: the GGUF file's SHA-256, the hub commit, or a hash over the directory's files.
+    """
+
+    id: str
+    num_layers: int
+    revision: str
+    is_chat: bool
+    model_type: str
+
+
+def describe(
+    name: str, revision: str | None = None, *, trust_remote_code: bool = False
+) -> ModelInfo:
+    """Depth, kind and revision of a model from its config alone.
+
+    Raises ValueError for a name or revision that does not exist, WeightsUnavailable when the
+    hub is needed and out of reach.
+    """
+    packaged = PACKAGED_MODELS.get(name)
+    if packaged is not None:
+        _refuse_revision(name, revision)
+        return ModelInfo(
+            packaged.id, packaged.num_layers, packaged.sha256, packaged.is_chat, packaged.model_type
+        )
+    directory = _local_directory(name)
+    if directory is not None:
+        _refuse_revision(name, revision)
+        fingerprint = weights_fingerprint(directory)
+        return _read_info(directory, directory.name, fingerprint, trust_remote_code)
+
+    def select(names: list[str]) -> list[str]:
+        return describe_files(names) + (code_files(names) if trust_remote_code else [])
+
+    directory, commit = hub_directory(_hub_id(name), revision, select)
+    return _read_info(directory, name, commit, trust_remote_code)
+
+
+def load_model(
+    name: str,
+    *,
+    dtype: str = "bfloat16",
+    device: str = "auto",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, ModelInfo]:
+    """The model in eval mode on its device, its tokenizer and its description.
+
+    `dtype` is one of DTYPES; `device` is auto, cpu, mps, cuda or cuda:N, and falls back to the
+    CPU with one printed line where there is no CUDA. Raises as `describe` does, and ValueError
+    for a dtype or device that does not exist or files that are no causal LM.
+    """
+    working_dtype = resolve_dtype(dtype)
+    place = resolve_device(device)
+    packaged = PACKAGED_MODELS.get(name)
+    if packaged is not None and packaged.notice:
+        say(packaged.notice)
+    info = describe(name, revision, trust_remote_code=trust_remote_code)
+    if packaged is not None:
+        directory = packaged_model_dir(packaged)
+    else:
+        local = _local_directory(name)
+        directory = local or _hub_model(name, info.revision, trust_remote_code)
+    model, tokenizer = _load_directory(directory, name, working_dtype, trust_remote_code)
+    return model.to(place).eval(), tokenizer, info
+
+
+def resolve_dtype(dtype: str) -> torch.dtype | str:
+    """The torch dtype of a name in DTYPES; `auto` stays and means the stored one."""
+    import torch
+
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r} is unknown; use one of {', '.join(DTYPES)}")
+    if dtype == "auto":
+        return dtype
+    found: torch.dtype = getattr(torch, dtype)
+    return found
+
+
+def resolve_device(device: str) -> str:
+    """A device that exists here: `auto` prefers CUDA, CUDA without a GPU becomes the CPU."""
+    import torch
+
+    kind, _, index = device.partition(":")
+    known = kind in ("auto", "cpu", "cuda", "mps") and (
+        not index or (kind == "cuda" and index.isdecimal())
+    )
+    if not known or device.endswith(":"):
+        raise ValueError(f"device={device!r} is unknown; use auto, cpu, cuda, cuda:N or mps")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if kind == "auto":
+        return "cuda" if count else "cpu"
+    if kind == "cuda" and not count:
+        say(f"no CUDA device here: running on the CPU instead of {device}")
+        return "cpu"
+    if index and int(index) >= count:
+        raise ValueError(f"device={device!r} does not exist: there are cuda:0 to cuda:{count - 1}")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device='mps' is not available here; use auto, cpu or cuda")
+    return device
+
+
+def _refuse_revision(name: str, revision: str | None) -> None:
+    if revision not in (None, "main"):
+        raise ValueError(
+            f"revision={revision!r} does not apply to {name!r}: only models on the hub have "
+            f"revisions; leave it out"
+        )
+
+
+def _local_directory(name: str) -> Path | None:
+    if not name:
+        raise ValueError("the model's name is empty; pass a packaged name, a hub id or a directory")
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path.resolve()
+    if path.exists():
+        raise ValueError(f"{name!r} is a file; pass the directory that holds config.json")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
+        raise ValueError(f"the model directory {name!r} does not exist")
+    return None
+
+
+def _hub_id(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), PACKAGED_MODELS, n=1, cutoff=0.6)
+    if close and "/" not in name:
+        raise ValueError(
+            f"unknown model {name!r}; did you mean {close[0]!r}? The names known here are "
+            f"{', '.join(PACKAGED_MODELS)}; a hub id or a directory works too"
+        )
+    return name
+
+
+def _hub_model(name: str, commit: str, trust_remote_code: bool) -> Path:
+    def select(names: list[str]) -> list[str]:
+        return model_files(names) + (code_files(names) if trust_remote_code else [])
+
+    return hub_directory(name, commit, select)[0]
+
+
+def _read_info(directory: Path, model_id: str, revision: str, trust_remote_code: bool) -> ModelInfo:
+    from transformers import AutoConfig
+
+    if not (directory / "config.json").is_file():
+        raise ValueError(f"{directory} has no config.json; a Transformers model directory has one")
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"cannot read {directory / 'config.json'}: {_first_line(error)}"
+        ) from error
+    depth = getattr(config.get_text_config(), "num_hidden_layers", None)
+    if not isinstance(depth, int) or depth < 1:
+        raise ValueError(f"{directory / 'config.json'} has no num_hidden_layers of at least 1")
+    return ModelInfo(model_id, depth, revision, _has_chat_template(directory), config.model_type)
+
+
+def _has_chat_template(directory: Path) -> bool:
+    if any((directory / f"chat_template.{kind}").is_file() for kind in ("jinja", "json")):
+        return True
+    try:
+        settings = json.loads((directory / "tokenizer_config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(settings, dict) and bool(settings.get("chat_template"))
+
+
+def _load_directory(
+    directory: Path, name: str, dtype: torch.dtype | str, trust_remote_code: bool
+) -> tuple[Any, PreTrainedTokenizerBase]:
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    try:
+        with quiet_progress():
+            tokenizer = AutoTokenizer.from_pretrained(directory, **options)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                directory, dtype=dtype, output_loading_info=True, **options
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ValueError(
+            f"cannot load {name!r}: {_first_line(error)} (a causal LM in Transformers form is "
+            f"needed: config.json, *.safetensors, tokenizer files)"
+        ) from error
+    model, report = loaded
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ValueError(
+            f"the weights of {name!r} lack {len(missing)} tensors, first {missing[0]}; "
+            f"the files are torn or belong to another architecture"
+        )
+    return model, tokenizer
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".")
