@@ -107,13 +107,6 @@ def test_every_step_has_an_accept_length() -> None:
         replace(STATS, verify_steps=3)
 
 
-def test_a_record_is_json_ready() -> None:
-    record = json.loads(json.dumps(STATS.to_dict()))
-    assert record["accept_lengths"] == [3, 2]
-    assert record["stop"] == "eos"
-    assert record["prompt_truncated"] is False
-
-
 @pytest.mark.parametrize(
     "copied",
     [

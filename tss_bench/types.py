@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 Scope = Literal["verify", "all"]
@@ -116,7 +116,7 @@ def _one_layer(item: object) -> int:
 
 @dataclass(frozen=True)
 class GenerationStats:
-    """What one request cost and gave; every name is defined in the README's glossary.
+    """What one request cost and gave; the README's "Columns" says what is made of it.
 
     Times are seconds. `accept_lengths` holds the emitted ids of each verification step
     (accepted drafts + bonus, after the cut at the end of text).
@@ -141,10 +141,6 @@ class GenerationStats:
             raise ValueError(
                 f"{len(self.accept_lengths)} accept lengths for {self.verify_steps} verify steps"
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dict."""
-        return {**asdict(self), "accept_lengths": list(self.accept_lengths)}
 
 
 class GeneratedText(str):

@@ -72,6 +72,20 @@ def test_speculative_equals_plain_decoding(
     assert sum(speculative.stats.accept_lengths) == len(plain.ids) - 1
 
 
+@settings(max_examples=100, deadline=None)
+@given(FAMILIES, PROMPTS, SKIPS, SCOPES, st.integers(3, 20), st.integers(1, 6))
+def test_right_drafts_are_accepted_and_change_nothing(
+    family: str, prompt: list[int], skip: SkipSet, scope: str, limit: int, length: int
+) -> None:
+    """Every accepted path goes around a wrong sibling, so the cache must gather it."""
+    plain = run(NoDraft(), prompt, skip, scope, limit, family)
+    speculative = run(tiny.Oracle(plain.ids, length), prompt, skip, scope, limit, family)
+    assert speculative.ids == plain.ids
+    assert speculative.stats.stop == plain.stats.stop
+    if len(plain.ids) > 2:
+        assert speculative.stats.accepted > 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(FAMILIES, PROMPTS, st.integers(1, 20))
 def test_plain_decoding_equals_hub_generate(family: str, prompt: list[int], limit: int) -> None:

@@ -42,6 +42,12 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
         ('{"paths": [[0, 1]]}', "comes before its parent"),
         ('{"paths": [[0], [0]]}', "same rank twice"),
         ('{"paths": [[-1]]}', "rank -1"),
+        ('{"paths": [["a"]]}', "rank a"),
+        ('{"paths": [5]}', "is malformed"),
+        ('{"tree_adj": [1]}', "is malformed"),
+        ('{"tree_adj": {"0": 5}}', "is malformed"),
+        ("5", "is malformed"),
+        ("[]", "neither 'tree_adj' nor 'paths'"),
     ],
 )
 def test_a_malformed_file_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -51,12 +57,18 @@ def test_a_malformed_file_is_named(tmp_path: Path, text: str, message: str) -> N
         TreeTemplate.load(str(path))
 
 
-def test_both_file_forms_mean_the_same(tmp_path: Path) -> None:
-    paths = TreeTemplate.from_dict({"paths": [[0], [1], [0, 0]]}, "t")
-    assert paths.nodes == ((0, 0), (0, 1), (1, 0))
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps(paths.to_dict()))
-    assert TreeTemplate.load(str(path)).nodes == paths.nodes
+def test_both_file_forms_mean_the_same() -> None:
+    children = {"tree_adj": {"0": [1, 2], "1": [3]}}
+    paths = {"paths": [[0], [1], [0, 0]]}
+    assert TreeTemplate.from_dict(paths, "t").nodes == ((0, 0), (0, 1), (1, 0))
+    assert TreeTemplate.from_dict(children, "t") == TreeTemplate.from_dict(paths, "t")
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=4), max_size=6))
+def test_a_written_tree_is_read_back_whatever_its_ranks(paths: list[list[int]]) -> None:
+    closed = dict.fromkeys(tuple(p[:n]) for p in paths for n in range(1, len(p) + 1))
+    tree = TreeTemplate.from_dict({"paths": sorted(closed, key=len)}, "t")
+    assert TreeTemplate.from_dict(json.loads(json.dumps(tree.to_dict())), "t") == tree
 
 
 def test_best_tree_holds_the_paths_that_are_right_most_often() -> None:

@@ -119,9 +119,10 @@ def _decode(
     last = DraftTree.root(prompt_ids[-1])
     first = verify(last, target.logits(features[-1:]), sampling).bonus
     answer.append_first(first)
+    clock.lap("prefill")
     if answer.stop is None:
         drafter.begin(Prompt(prompt_ids, features, target.logits, first))
-    clock.lap("prefill")
+    clock.lap("draft")
 
     while answer.stop is None:
         # 2. Draft, no deeper than the answer or the context may still grow.

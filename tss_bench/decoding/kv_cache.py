@@ -17,8 +17,8 @@ class KVCache:
     """Keys and values of all layers in one buffer `data` [L, 2, B, kv_heads, capacity, D].
 
     A pass writes its n entries behind `length`; `advance(n)` makes them part of the past,
-    `keep(path)` only the chosen ones. Entry i of the past holds position i. Rows of skipped
-    layers are never written or read (untouched pages of `torch.empty` cost no memory).
+    `keep(path)` only the chosen ones. Entry i of the past holds position i. A skipped layer's
+    rows are never written by a pass nor read by one; `keep` moves them along with the others.
     """
 
     def __init__(

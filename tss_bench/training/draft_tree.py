@@ -49,8 +49,16 @@ def run(args: argparse.Namespace) -> None:
     """Measure the rates on `--data`, write the tree with its derivation to `--out`."""
     if args.drafts < 1 or args.tokens < 1:
         raise ValueError("--drafts and --tokens must be at least 1")
+    if not args.out.parent.is_dir():
+        raise ValueError(f"--out {args.out}: there is no directory {args.out.parent}")
     recipe = read_recipe(args.data)
+    _require_features(args.data)
     model, _, info = load_model(recipe["pretrained"], device=args.device)
+    if info.revision != recipe["revision"]:
+        raise ValueError(
+            f"the text in {args.data} was written by revision {recipe['revision']} of "
+            f"{recipe['pretrained']}, here is {info.revision}; generate it anew"
+        )
     counts = count_paths(answers_with_candidates(Target(model), args.data), args.tokens)
     rates = {path: hits / counts.positions for path, hits in counts.hits.items()}
     tree = best_tree(args.out.stem, rates, args.drafts)
@@ -58,11 +66,24 @@ def run(args: argparse.Namespace) -> None:
         "target": info.id,
         "answer_ids": counts.positions,
         "expected_accept_len": round(1 + sum(sorted(rates.values())[-args.drafts :]), 3),
-        "rule": "the paths of ranks that were right most often (tss-bench train tree)",
+        "rule": "the paths of ranks that were right most often",
+        "command": f"tss-bench train tree --drafts {args.drafts} --tokens {args.tokens}",
+        "revision": info.revision,
+        "data_recipe": recipe,
     }
     content: dict[str, Any] = {"source": source, **tree.to_dict()}
     args.out.write_text(json.dumps(content) + "\n", encoding="utf-8")
     print(f"{args.out}: levels {tree.levels}, {source}")
+
+
+def _require_features(data: Path) -> None:
+    shards = shard_paths(data)
+    bare = [shard for shard in shards if not features_path(shard).is_file()]
+    if bare or not shards:
+        raise ValueError(
+            f"{bare[0] if bare else data} has no answers with hidden states; name the data "
+            "directory of a `tss-bench train eagle` run"
+        )
 
 
 class PathCounts:
@@ -117,8 +138,6 @@ def answers_with_candidates(
     """(ids, prompt length, candidates of every id but the last) of each greedy answer."""
     for shard in shard_paths(data):
         answers = read_answers(shard)
-        if not features_path(shard).is_file():
-            raise ValueError(f"{shard} has no hidden states beside it; generate with features")
         features = read_features(features_path(shard))
         start = 0
         for ids, prompt_length, sampled in zip(

@@ -81,7 +81,10 @@ class TokenRecycling:
 
 
 def top_candidates(logits: Tensor, count: int) -> Tensor:
-    """Ids [n, count] of the highest logits [n, V], best first; the lower id wins a tie."""
+    """Ids [n, count] of the highest logits [n, V], best first, equal ones by id.
+
+    Which of several equal ids at the border are among the `count` is left to torch.
+    """
     values, ids = torch.topk(logits, count, dim=-1)
     ids, order = ids.sort(dim=-1)
     ranking = values.gather(-1, order).sort(dim=-1, descending=True, stable=True).indices

@@ -28,7 +28,7 @@ class TreeTemplate:
 
     def __post_init__(self) -> None:
         for place, (parent, rank) in enumerate(self.nodes, start=1):
-            if not 0 <= parent < place or rank < 0:
+            if not isinstance(rank, int) or not 0 <= parent < place or rank < 0:
                 raise ValueError(
                     f"tree {self.name!r}: node {place} has parent {parent} and rank {rank}; "
                     "parents come before children and ranks count from 0"
@@ -76,18 +76,23 @@ class TreeTemplate:
     @classmethod
     def from_dict(cls, content: Any, name: str) -> TreeTemplate:
         """Read either file form; raises ValueError naming what is wrong."""
-        if isinstance(content, dict) and "tree_adj" in content:
-            return cls(name, _from_children(content["tree_adj"], name))
-        if isinstance(content, dict) and "paths" in content:
-            return cls(name, _from_paths(content["paths"], name))
+        try:
+            if "tree_adj" in content:
+                return cls(name, _from_children(content["tree_adj"], name))
+            if "paths" in content:
+                return cls(name, _from_paths(content["paths"], name))
+        except (TypeError, AttributeError) as error:
+            raise ValueError(
+                f"tree {name!r} is malformed ({error}); give lists of whole numbers"
+            ) from error
         raise ValueError(f"tree {name!r} has neither 'tree_adj' nor 'paths'")
 
     def to_dict(self) -> dict[str, Any]:
-        """Token Recycling's file form; only for trees whose ranks at a node are 0, 1, 2, …"""
-        children: dict[str, list[int]] = {str(node): [] for node in range(len(self.nodes) + 1)}
-        for place, (parent, _) in enumerate(self.nodes, start=1):
-            children[str(parent)].append(place)
-        return {"tree_adj": children}
+        """The file form of rank paths, which can hold every tree."""
+        paths: list[list[int]] = [[]]
+        for parent, rank in self.nodes:
+            paths.append([*paths[parent], rank])
+        return {"paths": paths[1:]}
 
 
 def packaged_trees() -> list[str]:
