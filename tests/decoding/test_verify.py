@@ -38,6 +38,17 @@ def test_equal_maxima_the_lowest_id_wins() -> None:
     assert verify(DraftTree.chain(0, [1]), logits, GREEDY) == Acceptance((0, 1), 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("places", [[7, 4000], [1023, 1024], [0, 4999], [2500, 2501, 4096]])
+def test_the_lowest_of_equal_maxima_wins_in_a_large_vocabulary(
+    dtype: torch.dtype, places: list[int]
+) -> None:
+    logits = torch.zeros(3, 5000, dtype=dtype)
+    logits[:, places] = 2.0
+    tree = DraftTree((0, places[-1], places[0]), (-1, 0, 0))
+    assert verify(tree, logits, GREEDY) == Acceptance((0, 2), places[0])
+
+
 def test_token_zero_is_accepted_only_if_it_was_drafted() -> None:
     assert verify(DraftTree.root(5), one_hot(0), GREEDY) == Acceptance((0,), 0)
     assert verify(DraftTree.chain(5, [0]), one_hot(0, 3), GREEDY) == Acceptance((0, 1), 3)

@@ -46,8 +46,9 @@ def verify(tree: DraftTree, logits: Tensor, sampling: Sampling) -> Acceptance:
 
 
 def _verify_greedy(tree: DraftTree, logits: Tensor) -> Acceptance:
-    # argmax returns the first of equal maxima: the lowest id wins.
-    best = logits.argmax(dim=-1).tolist()
+    # `max` returns the first of equal maxima, so the lowest id wins; `argmax` does too, but takes
+    # four times as long in bfloat16 on a CPU.
+    best = logits.max(dim=-1).indices.tolist()
     path = [0]
     while True:
         wanted = best[path[-1]]
