@@ -1,0 +1,111 @@
+"""`tss-bench train eagle` as a whole. May import: pytest, torch, tss_bench, tests."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
+from tss_bench.decoding.drafters.none import NoDraft
+from tss_bench.decoding.generate import DecodingOptions, generate
+from tss_bench.decoding.target import Target
+from tss_bench.training import eagle
+from tss_bench.training.eagle_smoke import make_tiny_target
+from tss_bench.types import SkipSet
+from tss_bench.weights import load_eagle_head, load_model
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    eagle.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+SMALL = ("--prompts", "12", "--max-new-tokens", "6", "--generation-batch", "4", "--workers", "1",
+         "--epochs", "1", "--batch-slots", "512", "--draft-vocab", "64", "--held-out", "0.2",
+         "--device", "cpu")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with `target`, a tiny model, and `run`, a finished training run."""
+    place = tmp_path_factory.mktemp("train")
+    make_tiny_target(place / "target")
+    words = ("--pretrained", str(place / "target"), "--out", str(place / "run"), *SMALL)
+    assert eagle.run(parse(*words)) == 0
+    return place
+
+
+def test_the_head_drafts_for_its_target_without_loss(trained: Path) -> None:
+    model, tokenizer, info = load_model(str(trained / "target"), dtype="float32", device="cpu")
+    target = Target(model)
+    head = load_eagle_head(
+        trained / "run" / "head",
+        target_hidden_size=target.hidden_size,
+        target_vocab_size=target.vocab_size,
+    )
+    assert head.config.draft_vocab_size == 64
+    drafter = Eagle(head, target, DynamicTree(6, 2, 3))
+    options = DecodingOptions(12, frozenset({2}))
+    skip = SkipSet.dense(info.num_layers)
+    prompt = [4, 9, 25, 7]
+    drafted = generate(target, drafter, prompt, skip, options, tokenizer)
+    plain = generate(target, NoDraft(), prompt, skip, options, tokenizer)
+    assert drafted.ids == plain.ids
+    assert drafted.stats.drafted > 0
+
+
+def test_provenance_tells_how_to_make_it_again_but_no_places(trained: Path) -> None:
+    text = (trained / "run" / "head" / "provenance.json").read_text("utf-8")
+    made = json.loads(text)
+    assert "--epochs 1" in made["command"]
+    assert "--prompts 12" in made["command"]
+    assert str(trained / "run") not in text
+    assert made["data"]["answers"] <= 12
+    assert made["data_recipe"]["prompts"] == 12
+    assert made["best"]["feature_loss"] > 0
+    assert set(made["versions"]) == {"torch", "transformers"}
+
+
+def test_a_finished_run_is_finished_again_without_training(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--pretrained", str(trained / "target"), "--out", str(trained / "run"), *SMALL)
+    weights = (trained / "run" / "head" / "model.safetensors").read_bytes()
+    assert eagle.run(parse(*words)) == 0
+    assert (trained / "run" / "head" / "model.safetensors").read_bytes() == weights
+    assert "wrote" in capsys.readouterr().out
+
+
+def test_data_of_another_target_are_refused(trained: Path, tmp_path: Path) -> None:
+    make_tiny_target(tmp_path / "other", seed=1)
+    data = str(trained / "run" / "data")
+    words = ("--pretrained", str(tmp_path / "other"), "--out", str(tmp_path / "x"), "--data", data)
+    with pytest.raises(ValueError, match="train on text that the target wrote itself"):
+        eagle.run(parse(*words, *SMALL))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "needs --out"),
+        (("--out", "x", "--draft-vocab", "0"), "--draft-vocab must be at least 1"),
+        (("--out", "x", "--held-out", "1"), "--held-out must lie between 0 and 1"),
+        (("--out", "x", "--epochs", "0"), "epochs must be at least 1"),
+    ],
+)
+def test_bad_arguments_are_named_before_anything_loads(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        eagle.run(parse(*words))
+    assert not list(tmp_path.iterdir())
+
+
+def test_smoke_trains_a_head(tmp_path: Path) -> None:
+    assert eagle.run(parse("--smoke", "--out", str(tmp_path / "run"))) == 0
+    assert (tmp_path / "run" / "head" / "model.safetensors").is_file()

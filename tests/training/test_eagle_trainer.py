@@ -1,0 +1,130 @@
+"""The training loop. May import: pytest, torch, tss_bench, tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import tiny
+from tests.training import helpers
+from tss_bench.training.eagle import head_config
+from tss_bench.training.eagle_data import Corpus, split
+from tss_bench.training.eagle_objective import Frozen
+from tss_bench.training.eagle_scaling import Scales
+from tss_bench.training.eagle_trainer import Settings, Trainer, learning_rate
+
+SETTINGS = Settings(epochs=3, batch_slots=96, warmup=3, eval_every=4, noise=0.1, multi_steps=2)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return Corpus(helpers.write_corpus(tmp_path_factory.mktemp("corpus")))
+
+
+def trainer(corpus: Corpus, directory: Path, settings: Settings = SETTINGS) -> Trainer:
+    directory.mkdir(exist_ok=True)
+    train, held_out = split(corpus.sequences, 0.2, settings.seed)
+    rows = torch.arange(0, tiny.VOCAB, 2)
+    return Trainer(
+        corpus,
+        train,
+        held_out,
+        Frozen.of(tiny.target(), rows),
+        Scales(corpus.feature_scale(), 1.0),
+        head_config(tiny.model(), len(rows)),
+        settings,
+        directory,
+    )
+
+
+def weights(made: Trainer) -> dict[str, torch.Tensor]:
+    return made.best_head().state_dict()
+
+
+def test_a_killed_run_ends_with_the_same_weights(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trainer(corpus, tmp_path / "whole")
+    whole.run(checkpoint_every=3)
+    assert whole.step == whole.total_steps > 8
+
+    update = Trainer._update
+
+    def killed(self: Trainer, batch: Any) -> Any:
+        if self.step == 8:
+            raise KeyboardInterrupt
+        return update(self, batch)
+
+    monkeypatch.setattr(Trainer, "_update", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(corpus, tmp_path / "broken").run(checkpoint_every=3)
+    monkeypatch.undo()
+    resumed = trainer(corpus, tmp_path / "broken")
+    resumed.run(checkpoint_every=3)
+    assert [r.to_dict() for r in resumed.reports] == [r.to_dict() for r in whole.reports]
+    for key, value in weights(whole).items():
+        assert torch.equal(value, weights(resumed)[key]), key
+
+
+def test_training_lowers_the_loss(corpus: Corpus, tmp_path: Path) -> None:
+    made = trainer(corpus, tmp_path, replace(SETTINGS, epochs=12, learning_rate=3e-3))
+    made.run()
+    assert made.best_report.loss < made.reports[0].loss
+
+
+def test_the_head_knows_its_draft_vocabulary(corpus: Corpus, tmp_path: Path) -> None:
+    made = trainer(corpus, tmp_path, replace(SETTINGS, epochs=1))
+    made.run()
+    rows = made.best_head().draft_rows
+    assert rows is not None
+    assert rows.tolist() == list(range(0, tiny.VOCAB, 2))
+
+
+def test_a_time_limit_stops_and_more_time_continues(corpus: Corpus, tmp_path: Path) -> None:
+    first = trainer(corpus, tmp_path)
+    first.run(max_minutes=0)
+    assert first.step == 0
+    assert len(first.reports) == 1
+    second = trainer(corpus, tmp_path)
+    second.run()
+    assert second.step == second.total_steps
+
+
+def test_no_progress_stops_early(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trainer(corpus, tmp_path, replace(SETTINGS, eval_every=1, patience=2))
+    monkeypatch.setattr("tss_bench.training.eagle_trainer.learning_rate", lambda *_: 0.0)
+    made.run()
+    assert made.step == 3  # the first evaluation, then two without a lower loss
+
+
+def test_other_settings_do_not_resume(corpus: Corpus, tmp_path: Path) -> None:
+    trainer(corpus, tmp_path, replace(SETTINGS, epochs=1)).run()
+    with pytest.raises(ValueError, match=r"another multi_steps \(2, now 3\)"):
+        trainer(corpus, tmp_path, replace(SETTINGS, epochs=1, multi_steps=3)).run()
+
+
+def test_learning_rate_by_hand() -> None:
+    assert learning_rate(0, 110, 10, 2.0) == pytest.approx(0.2)
+    assert learning_rate(9, 110, 10, 2.0) == pytest.approx(2.0)
+    assert learning_rate(60, 110, 10, 2.0) == pytest.approx(2.0 * 0.525)  # half of the cosine
+    assert learning_rate(110, 110, 10, 2.0) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"noise": -1.0}, "noise must not be negative"),
+        ({"precision": "int4"}, "use one of bfloat16, float32"),
+    ],
+)
+def test_bad_settings(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Settings(**change)

@@ -1,0 +1,248 @@
+"""`tss-bench train eagle`: an EAGLE head for any target, from text that the target wrote itself.
+
+Steps: self-generated answers (made here unless --data names them), hidden states beside them,
+draft vocabulary by frequency, multi-step training, and the head with its provenance in --out.
+A killed run continues where it was when the command is given again.
+
+May import: torch, transformers, tss_bench.{types, data, decoding, weights} and
+tss_bench.training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import subprocess
+from dataclasses import asdict, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from tss_bench.decoding.drafters.eagle_head import EagleConfig
+from tss_bench.decoding.target import Target
+from tss_bench.training.eagle_data import (
+    AnsweredPrompt,
+    Corpus,
+    coverage,
+    draft_vocabulary,
+    make_features,
+    split,
+)
+from tss_bench.training.eagle_objective import Frozen
+from tss_bench.training.eagle_scaling import Scales, fold
+from tss_bench.training.eagle_trainer import Settings, Trainer
+from tss_bench.training.self_generation import (
+    RECIPE,
+    add_recipe_arguments,
+    generate_from_arguments,
+    read_recipe,
+    shard_paths,
+)
+from tss_bench.weights import DEFAULT_MODEL, ModelInfo, load_model, save_eagle_head
+
+HEAD = "head"
+_DRAFT_VOCABULARY = 8192
+_HELP = {
+    "seed": "seed of initial weights, order and held-out split",
+    "epochs": "passes over the data; they set the learning-rate schedule",
+    "batch_slots": "token slots in a batch, padding included",
+    "learning_rate": "peak learning rate",
+    "warmup": "steps of warm-up",
+    "weight_decay": "AdamW's weight decay",
+    "clip": "limit of the gradient's norm",
+    "multi_steps": "depths that the head is rolled out on its own features (1: plain EAGLE)",
+    "noise": "uniform noise on true features, in units of their standard deviation",
+    "feature_weight": "weight of the feature regression",
+    "token_weight": "weight of the cross-entropy against the target",
+    "step_decay": "weight of each depth relative to the one before",
+    "eval_every": "steps between evaluations on held-out text",
+    "patience": "evaluations without a lower loss before training stops",
+    "precision": "of matrix products: bfloat16 or float32",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `tss-bench train eagle`."""
+    parser.add_argument("--pretrained", default=DEFAULT_MODEL, help="the target")
+    parser.add_argument("--out", type=Path, help="directory of the run; the head is OUT/head")
+    parser.add_argument(
+        "--data", type=Path, help="self-generated shards (default: OUT/data, made if absent)"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument(
+        "--max-minutes", type=float, default=math.inf, help="stop training after this time"
+    )
+    parser.add_argument(
+        "--checkpoint-every", type=int, default=100, help="steps between checkpoints"
+    )
+    parser.add_argument(
+        "--draft-vocab", type=int, default=_DRAFT_VOCABULARY, help="ids that can be drafted"
+    )
+    parser.add_argument(
+        "--held-out", type=float, default=0.03, help="share of the answers kept for evaluation"
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="a tiny random target: does it run? (under a minute)"
+    )
+    group = parser.add_argument_group("training")
+    for field in fields(Settings):
+        flag = "--" + field.name.replace("_", "-")
+        kind = type(field.default)
+        group.add_argument(flag, type=kind, default=field.default, help=_HELP[field.name])
+    add_recipe_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, resume or finish a head; 0 when OUT/head is written.
+
+    Raises ValueError for values out of range and for a directory of another run.
+    """
+    if args.smoke:
+        from tss_bench.training.eagle_smoke import run_smoke
+
+        return run_smoke(args)
+    if args.out is None:
+        raise ValueError("train eagle needs --out DIR, where checkpoints and the head go")
+    settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
+    _check(args)
+    args.out.mkdir(parents=True, exist_ok=True)
+    directory, shards = _data(args)
+    recipe = read_recipe(directory)
+    model, _, info = load_model(args.pretrained, device=args.device)
+    if recipe["revision"] != info.revision:
+        raise ValueError(
+            f"the data in {directory} were made by {recipe['pretrained']!r}, revision "
+            f"{recipe['revision']}, the target is {info.id!r}, revision {info.revision}; "
+            "train on text that the target wrote itself"
+        )
+    target = Target(model)
+    make_features(target, shards)
+    corpus = Corpus(shards)
+    train, held_out = split(corpus.sequences, args.held_out, settings.seed)
+    rows = draft_vocabulary(train, target.vocab_size, args.draft_vocab)
+    embeddings = target.embed(torch.arange(target.vocab_size, device=target.device))
+    scales = Scales(corpus.feature_scale(), float(embeddings.detach().float().std()))
+    config = head_config(model, None if rows is None else len(rows))
+    frozen = Frozen.of(target, rows)
+    counts = _counts(corpus, train, held_out, rows)
+    print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in counts.items()))
+    trainer = Trainer(corpus, train, held_out, frozen, scales, config, settings, args.out)
+    trainer.run(args.max_minutes, args.checkpoint_every)
+    head = fold(trainer.best_head().cpu(), config, scales).to(torch.bfloat16)
+    provenance = _provenance(args, settings, trainer, scales, counts, recipe, info)
+    save_eagle_head(head, args.out / HEAD, provenance)
+    print(f"{trainer.best_report}\nwrote {args.out / HEAD}")
+    return 0
+
+
+def head_config(model: PreTrainedModel, draft_vocab: int | None) -> EagleConfig:
+    """A head of the shape of one block of the target."""
+    config = model.config.get_text_config(decoder=True)
+    heads = config.num_attention_heads
+    return EagleConfig(
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_attention_heads=heads,
+        num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        vocab_size=config.vocab_size,
+        draft_vocab_size=draft_vocab,
+        rms_norm_eps=config.rms_norm_eps,
+    )
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.draft_vocab < 1:
+        raise ValueError(f"--draft-vocab must be at least 1, got {args.draft_vocab}")
+    if not 0 < args.held_out < 1:
+        raise ValueError(f"--held-out must lie between 0 and 1, got {args.held_out}")
+    if args.checkpoint_every < 1:
+        raise ValueError(f"--checkpoint-every must be at least 1, got {args.checkpoint_every}")
+
+
+def _data(args: argparse.Namespace) -> tuple[Path, list[Path]]:
+    """The directory of the text and its shards; made, or completed, unless --data names one."""
+    if args.data is None:
+        directory = args.out / "data"
+        return directory, generate_from_arguments(args, directory, keep_features=True)
+    read_recipe(args.data)
+    shards = shard_paths(args.data)
+    if not shards:
+        raise ValueError(f"{args.data} has a {RECIPE} but no complete shard yet")
+    return args.data, shards
+
+
+def _counts(
+    corpus: Corpus,
+    train: list[AnsweredPrompt],
+    held_out: list[AnsweredPrompt],
+    rows: torch.Tensor | None,
+) -> dict[str, Any]:
+    return {
+        "answers": len(corpus.sequences),
+        "held_out_answers": len(held_out),
+        "prompt_tokens": sum(s.prompt_length for s in corpus.sequences),
+        "answer_tokens": sum(len(s.ids) - s.prompt_length for s in corpus.sequences),
+        "training_answer_tokens": sum(len(s.ids) - s.prompt_length for s in train),
+        "sampled_answers": sum(s.sampled for s in corpus.sequences),
+        "held_out_coverage": round(coverage(held_out, rows), 5),
+    }
+
+
+def _provenance(
+    args: argparse.Namespace,
+    settings: Settings,
+    trainer: Trainer,
+    scales: Scales,
+    counts: dict[str, Any],
+    recipe: dict[str, Any],
+    info: ModelInfo,
+) -> dict[str, Any]:
+    return {
+        "command": _command(args),
+        "target": info.id,
+        "target_revision": info.revision,
+        "settings": asdict(settings),
+        "draft_vocab": args.draft_vocab,
+        "data_recipe": recipe,
+        "data": counts,
+        "scales": asdict(scales),
+        "steps": trainer.step,
+        "planned_steps": trainer.total_steps,
+        "minutes": round(trainer.minutes, 1),
+        "best": trainer.best_report.to_dict(),
+        "evaluations": [report.to_dict() for report in trainer.reports],
+        "versions": {name: version(name) for name in ("torch", "transformers")},
+        "commit": _commit(),
+    }
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The command that gives this head again, without the places of this machine."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    places = {"out", "data", "device", "workers", "smoke"}
+    words = ["tss-bench train eagle", "--out OUT"]
+    for action in parser._actions:
+        value = getattr(args, action.dest, action.default)
+        if action.dest not in places and value != action.default:
+            words.append(f"{action.option_strings[0]} {value}")
+    return " ".join(words)
+
+
+def _commit() -> str | None:
+    """The commit of the source tree that this module lies in, if it is one."""
+    here = Path(__file__).resolve().parent
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    command = ["git", "-C", str(here), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, env=environment, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

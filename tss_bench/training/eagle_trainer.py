@@ -1,0 +1,326 @@
+"""The training loop of an EAGLE head: schedule, evaluation, early stop, checkpoints.
+
+A run that is killed and restarted continues from its last checkpoint and ends with the same
+weights as one that was not: batches and noise depend on the seed and the step alone.
+
+May import: torch, tqdm, tss_bench.decoding and tss_bench.training.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
+from tss_bench.training.eagle_data import AnsweredPrompt, Batch, Corpus, plan_batches
+from tss_bench.training.eagle_objective import (
+    Frozen,
+    Hits,
+    Losses,
+    Weights,
+    chain_hits,
+    losses,
+)
+from tss_bench.training.eagle_scaling import Scales, initialise, training_config
+
+CHECKPOINT = "checkpoint.pt"
+# Of matrix products while training; weights, norms and losses are float32 either way.
+PRECISIONS = ("bfloat16", "float32")
+# Depth of the chains whose acceptance is reported.
+_CHAIN = 5
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that the weights depend on beside the data. Raises ValueError for a bad value."""
+
+    seed: int = 0
+    epochs: int = 4
+    batch_slots: int = 4096
+    learning_rate: float = 1e-3
+    warmup: int = 50
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    multi_steps: int = 3
+    noise: float = 0.0
+    feature_weight: float = 0.5
+    token_weight: float = 1.0
+    step_decay: float = 0.8
+    eval_every: int = 100
+    patience: int = 8
+    precision: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        whole = ("epochs", "batch_slots", "multi_steps", "eval_every", "patience")
+        for name in whole:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(
+                f"precision={self.precision!r} is unknown; use one of {', '.join(PRECISIONS)}"
+            )
+        for name in ("warmup", "noise", "feature_weight", "token_weight", "step_decay"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+    @property
+    def weights(self) -> Weights:
+        return Weights(self.feature_weight, self.token_weight, self.step_decay)
+
+
+@dataclass(frozen=True)
+class Report:
+    """One evaluation on held-out text: losses of step 1 and of all, acceptance of a chain."""
+
+    step: int
+    loss: float
+    feature_loss: float
+    token_loss: float
+    hits: Hits
+
+    def to_dict(self) -> dict[str, Any]:
+        depths = [round(share, 4) for share in self.hits.acceptance]
+        return {
+            "step": self.step,
+            "loss": round(self.loss, 4),
+            "feature_loss": round(self.feature_loss, 4),
+            "token_loss": round(self.token_loss, 4),
+            "acceptance_by_depth": depths,
+            "chain_accept_len": round(self.hits.chain_length, 4),
+        }
+
+    def __str__(self) -> str:
+        depths = " ".join(f"{share:.3f}" for share in self.hits.acceptance)
+        return (
+            f"step {self.step}: held-out loss {self.loss:.4f} (feature {self.feature_loss:.4f}, "
+            f"token {self.token_loss:.4f}), acceptance by depth {depths}, "
+            f"chain accept_len {self.hits.chain_length:.3f}"
+        )
+
+
+def learning_rate(step: int, total: int, warmup: int, peak: float) -> float:
+    """Linear warm-up to `peak`, then a cosine to a twentieth of it at step `total`."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    done = min(1.0, (step - warmup) / max(1, total - warmup))
+    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def _as_float(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    return (inputs[0].float(),)
+
+
+class Trainer:
+    """A head, its optimizer and how far they are; `run` trains, `best_head` is the outcome."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        train: Sequence[AnsweredPrompt],
+        held_out: Sequence[AnsweredPrompt],
+        frozen: Frozen,
+        scales: Scales,
+        config: EagleConfig,
+        settings: Settings,
+        directory: Path,
+    ) -> None:
+        self._corpus, self._train, self._held_out = corpus, list(train), list(held_out)
+        self._frozen, self._scales, self._settings = frozen, scales, settings
+        self._path = directory / CHECKPOINT
+        self._device = frozen.target.device
+        self._head = EagleHead(training_config(config, scales))
+        initialise(self._head, settings.seed)
+        if frozen.draft_ids.numel() < frozen.target.vocab_size:
+            offsets = frozen.draft_ids.cpu() - torch.arange(len(frozen.draft_ids))
+            self._head.get_buffer("d2t").copy_(offsets)
+        # Under autocast the residual stream is bfloat16; its norm is computed in float32.
+        norm = self._head.get_submodule("layers.0.post_attention_layernorm")
+        norm.register_forward_pre_hook(_as_float)
+        self._head.to(self._device)
+        self._optimizer = torch.optim.AdamW(
+            self._head.parameters(),
+            lr=settings.learning_rate,
+            betas=(0.9, 0.95),
+            weight_decay=settings.weight_decay,
+        )
+        per_epoch = len(plan_batches(self._train, settings.batch_slots))
+        self.total_steps = per_epoch * settings.epochs
+        self._mean_slots = sum(s.answer_slots for s in self._train) / per_epoch
+        self.step = 0
+        self.reports: list[Report] = []
+        self._best: dict[str, Tensor] = {}
+        self._since_best = 0
+        self._spent = 0.0
+
+    @property
+    def best_report(self) -> Report:
+        """The evaluation of the weights that `best_head` gives."""
+        return min(self.reports, key=lambda report: report.loss)
+
+    @property
+    def minutes(self) -> float:
+        """Wall time of training so far, over all restarts."""
+        return self._spent / 60
+
+    def best_head(self) -> EagleHead:
+        """The head with the lowest held-out loss, in training units."""
+        self._head.load_state_dict(self._best)
+        return self._head.eval()
+
+    def run(self, max_minutes: float = math.inf, checkpoint_every: int = 100) -> None:
+        """Train to the end, the time limit or an early stop; checkpoints on the way."""
+        self._resume()
+        started = time.monotonic() - self._spent
+        bar = tqdm(total=self.total_steps, initial=self.step, unit="step", smoothing=0.05)
+        slots, began = 0, time.monotonic()
+        with bar:
+            for batch in self._batches():
+                if self._since_best >= self._settings.patience or self.minutes >= max_minutes:
+                    break
+                outcome = self._update(batch)
+                slots += outcome.slots
+                self._spent = time.monotonic() - started
+                rate = slots / (time.monotonic() - began)
+                bar.set_postfix_str(
+                    f"loss {outcome.total.item():.3f}, feature {outcome.feature.item():.3f}, "
+                    f"token {outcome.token.item():.3f}, {rate:.0f} tokens/s"
+                )
+                bar.update()
+                if self.step % self._settings.eval_every == 0:
+                    self._evaluate()
+                if self.step % checkpoint_every == 0:
+                    self._save()
+        if not self.reports or self.reports[-1].step != self.step:
+            self._evaluate()
+        self._save()
+
+    def _batches(self) -> Iterator[list[AnsweredPrompt]]:
+        """The batches from the current step on, epoch after epoch, `total_steps` in all."""
+        seen = 0
+        for epoch in range(self.total_steps + 1):
+            plan_seed = self._settings.seed * 100_003 + epoch
+            for batch in plan_batches(self._train, self._settings.batch_slots, plan_seed):
+                if seen >= self.total_steps:
+                    return
+                if seen >= self.step:
+                    yield batch
+                seen += 1
+
+    def _update(self, sequences: Sequence[AnsweredPrompt]) -> Losses:
+        settings = self._settings
+        batch = self._corpus.batch(sequences).to(self._device)
+        rate = learning_rate(self.step, self.total_steps, settings.warmup, settings.learning_rate)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._head.train()
+        outcome = self._losses(batch, self._noise(batch.features.shape))
+        self._optimizer.zero_grad(set_to_none=True)
+        # Every token counts the same, whichever batch it is in.
+        (outcome.total * (outcome.slots / self._mean_slots)).backward()
+        nn.utils.clip_grad_norm_(self._head.parameters(), settings.clip)
+        self._optimizer.step()
+        self.step += 1
+        return outcome
+
+    def _losses(self, batch: Batch, noise: Tensor | None = None) -> Losses:
+        settings = self._settings
+        with self._autocast():
+            return losses(
+                self._head,
+                batch,
+                self._frozen,
+                self._scales,
+                settings.weights,
+                settings.multi_steps,
+                noise,
+            )
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(
+            self._device.type, torch.bfloat16, enabled=self._settings.precision == "bfloat16"
+        )
+
+    def _noise(self, shape: torch.Size) -> Tensor | None:
+        """Uniform noise of the current step, in units of the feature scale."""
+        if not self._settings.noise:
+            return None
+        generator = torch.Generator().manual_seed(self._settings.seed * 1_000_003 + self.step)
+        draws = torch.rand(shape, generator=generator) * 2 - 1
+        return (draws * self._settings.noise).to(self._device)
+
+    @torch.no_grad()
+    def _evaluate(self) -> None:
+        self._head.eval()
+        sums = torch.zeros(3)
+        slots, hits = 0, Hits((0,) * _CHAIN, (0,) * _CHAIN)
+        for sequences in plan_batches(self._held_out, self._settings.batch_slots):
+            batch = self._corpus.batch(sequences).to(self._device)
+            found = self._losses(batch)
+            means = torch.stack((found.total, found.feature, found.token)).cpu().float()
+            sums += means * found.slots
+            slots += found.slots
+            with self._autocast():
+                hits += chain_hits(self._head, batch, self._frozen, self._scales, _CHAIN)
+        loss, feature, token = (sums / max(slots, 1)).tolist()
+        report = Report(self.step, loss, feature, token, hits)
+        tqdm.write(str(report))
+        improved = not self.reports or loss < self.best_report.loss
+        self.reports.append(report)
+        self._since_best = 0 if improved else self._since_best + 1
+        if improved:
+            self._best = {k: v.cpu().clone() for k, v in self._head.state_dict().items()}
+
+    def _save(self) -> None:
+        state = {
+            "settings": asdict(self._settings),
+            "sequences": len(self._train),
+            "scales": asdict(self._scales),
+            "step": self.step,
+            "head": self._head.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "best": self._best,
+            "since_best": self._since_best,
+            "spent": self._spent,
+            "reports": [{**vars(r), "hits": vars(r.hits)} for r in self.reports],
+        }
+        unfinished = self._path.with_suffix(".tmp")
+        torch.save(state, unfinished)
+        unfinished.replace(self._path)
+
+    def _resume(self) -> None:
+        """Continue from the checkpoint, if there is one; raises ValueError if it does not fit."""
+        if not self._path.is_file():
+            return
+        state = torch.load(self._path, map_location="cpu", weights_only=True)
+        ours = {
+            **asdict(self._settings),
+            "training sequences": len(self._train),
+            "scales": asdict(self._scales),
+        }
+        theirs = {
+            **state["settings"],
+            "training sequences": state["sequences"],
+            "scales": state["scales"],
+        }
+        wrong = [name for name, value in ours.items() if theirs.get(name) != value]
+        if wrong:
+            raise ValueError(
+                f"{self._path} was made with another {wrong[0]} ({theirs.get(wrong[0])!r}, now "
+                f"{ours[wrong[0]]!r}); use the same settings to resume, or another --out"
+            )
+        self._head.load_state_dict(state["head"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.step, self._best = state["step"], state["best"]
+        self._since_best, self._spent = state["since_best"], state["spent"]
+        self.reports = [Report(**{**r, "hits": Hits(**r["hits"])}) for r in state["reports"]]
+        tqdm.write(f"resumed from step {self.step}")
