@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from model_adapters.arguments import EAGLE, TOKEN_RECYCLING, AdapterError
 from model_adapters.base import SpeculativeLM
+from model_adapters.loaded import load_tokenizer
 from tss_bench import weights
 from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
@@ -42,22 +44,33 @@ class NativeEagle(SpeculativeLM):
     own_arguments = EAGLE
 
     def check_drafter(self) -> None:
-        self._head_path: Path = weights.resolve_eagle(self.arguments.draft, self.info)
-        self._template = _template(self.arguments.tree)
-        sizes = [name for name in _SIZES if getattr(self.arguments, name) is not None]
+        arguments = self.arguments
+        self._template = _template(arguments.tree)
+        sizes = [name for name in _SIZES if getattr(arguments, name) is not None]
         if self._template is not None and sizes:
             raise AdapterError(
-                f"tree={self.arguments.tree} is a fixed tree, {', '.join(sizes)} shape a dynamic "
+                f"tree={arguments.tree} is a fixed tree, {', '.join(sizes)} shape a dynamic "
                 f"one; give one or the other"
             )
+        self._head_path: Path = weights.resolve_eagle(
+            arguments.draft, self.info, arguments.draft_revision
+        )
+        self._same_tokenizer = weights.check_eagle_head(
+            self._head_path, self.info, lambda: load_tokenizer(arguments)
+        )
+        self._fingerprint = weights.weights_fingerprint(self._head_path)
 
     def make_drafter(self) -> Drafter:
         head = weights.load_eagle_head(
             self._head_path,
             target_hidden_size=self.target.hidden_size,
             target_vocab_size=self.target.vocab_size,
+            same_tokenizer=self._same_tokenizer,
         )
         return Eagle(head, self.target, self._template or self._dynamic_tree())
+
+    def drafter_record(self) -> dict[str, Any]:
+        return {"draft_fingerprint": self._fingerprint}
 
     def _dynamic_tree(self) -> DynamicTree:
         given = {name: getattr(self.arguments, name) for name in _SIZES}

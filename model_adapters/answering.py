@@ -2,7 +2,8 @@
 
 Knows neither lm-eval nor how skip sets are chosen.
 
-May import: tss_bench.{types,domains,decoding}, model_adapters.{arguments,gen_options,prompts}.
+May import: tss_bench.{types,domains,decoding}, model_adapters.{arguments,gen_options,loaded,
+prompts}.
 """
 
 from __future__ import annotations
@@ -14,14 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from model_adapters.arguments import Arguments
 from model_adapters.gen_options import GenOptions, read_options
+from model_adapters.loaded import LoadedModel
 from model_adapters.prompts import Prompter, Request, fit_prompt
 from tss_bench.decoding.drafters.base import Drafter
-from tss_bench.decoding.generate import DecodingOptions, generate
-from tss_bench.decoding.target import Target
+from tss_bench.decoding.generate import DecodingOptions, Generation, generate
 from tss_bench.domains import SkipChoice
 from tss_bench.types import GeneratedText, GenerationStats, Scope, SkipSet
 
@@ -41,23 +40,21 @@ class Job:
 
 
 class Answerer:
-    """Runs jobs with one target and drafter. `counts` tells what had to be cut in this run."""
+    """Runs jobs with one model and drafter. `counts` tells what had to be cut in this run."""
 
     def __init__(
         self,
-        target: Target,
+        model: LoadedModel,
         drafter: Drafter,
-        tokenizer: PreTrainedTokenizerBase,
         prompter: Prompter,
-        eos_ids: frozenset[int],
         arguments: Arguments,
         scope: Scope,
     ) -> None:
-        self._target = target
+        self._target = model.target
         self._drafter = drafter
-        self._tokenizer = tokenizer
+        self._tokenizer = model.tokenizer
         self._prompter = prompter
-        self._eos_ids = eos_ids
+        self._eos_ids = model.eos_ids
         self._arguments = arguments
         self._scope = scope
         self._warm: set[SkipSet] = set()
@@ -94,22 +91,28 @@ class Answerer:
         """Answer every turn, each on top of the turns before."""
         texts: list[str] = []
         stats: list[GenerationStats] = []
+        emitted: list[tuple[int, ...]] = []
         options = self._decoding_options(job)
         for _ in job.request.turns:
-            later = bool(texts)
-            prompt = self._prompter.following(job.request, job.first, texts) if later else job.first
-            ids, truncated = self._fit(prompt, job.options, job.request)
-            text, record = self._generate(ids, job, options)
-            texts.append(text)
-            stats.append(dataclasses.replace(record, prompt_truncated=truncated))
+            ids, truncated = self._turn(job, texts)
+            done = self._generate(ids, job, options)
+            texts.append(done.text)
+            emitted.append(done.ids)
+            stats.append(dataclasses.replace(done.stats, prompt_truncated=truncated))
             self.counts["turns"] += 1
             self.counts["prompt_truncated"] += truncated
-            self.counts["limit_clamped"] += record.limit_clamped
-        return GeneratedText(texts[-1], tuple(stats), tuple(texts), self._config(job.choice))
+            self.counts["limit_clamped"] += done.stats.limit_clamped
+        config = self._config(job.choice)
+        return GeneratedText(texts[-1], tuple(stats), tuple(texts), config, tuple(emitted))
 
-    def prompt_ids(self, job: Job) -> list[int]:
-        """The ids of a job's first turn, cut where they do not fit."""
-        return self._fit(job.first, job.options, job.request)[0]
+    def prompt_ids(self, job: Job, answers: Sequence[str] = ()) -> list[int]:
+        """The ids of the turn after `answers` (none: the first), cut where they do not fit."""
+        return self._turn(job, answers)[0]
+
+    def _turn(self, job: Job, answers: Sequence[str]) -> tuple[list[int], bool]:
+        """Prompt ids of the turn after `answers`, and whether they had to be cut."""
+        prompt = self._prompter.following(job.request, job.first, answers) if answers else job.first
+        return self._fit(prompt, job.options, job.request)
 
     def overflow_notes(self) -> list[str]:
         """What the user should be told about prompts and answers that did not fit."""
@@ -136,11 +139,9 @@ class Answerer:
             request.where,
         )
 
-    def _generate(
-        self, ids: Sequence[int], job: Job, options: DecodingOptions
-    ) -> tuple[str, GenerationStats]:
-        done = generate(self._target, self._drafter, ids, job.choice.skip, options, self._tokenizer)
-        return done.text, done.stats
+    def _generate(self, ids: Sequence[int], job: Job, options: DecodingOptions) -> Generation:
+        skip = job.choice.skip
+        return generate(self._target, self._drafter, ids, skip, options, self._tokenizer)
 
     def _decoding_options(self, job: Job) -> DecodingOptions:
         return DecodingOptions(

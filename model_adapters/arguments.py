@@ -15,9 +15,8 @@ from typing import Any, get_args
 
 from tss_bench.decoding.drafters.token_recycling import State
 from tss_bench.types import PROTOCOLS, SCOPES, Protocol, Scope
-from tss_bench.weights import DEFAULT_MODEL
+from tss_bench.weights import DEFAULT_MODEL, DTYPES
 
-DTYPES = ("bfloat16", "float16", "float32")
 OVERFLOWS = ("flag", "error")
 STATES: tuple[str, ...] = get_args(State)
 
@@ -53,6 +52,7 @@ class Arguments:
     temperature: float = 0.0
     seed: int = 0
     draft: str = "auto"
+    draft_revision: str | None = None
     total_token: int | None = None
     depth: int | None = None
     top_k: int | None = None
@@ -60,7 +60,7 @@ class Arguments:
     state: State = "request"
 
 
-EAGLE = frozenset({"draft", "total_token", "depth", "top_k", "tree"})
+EAGLE = frozenset({"draft", "draft_revision", "total_token", "depth", "top_k", "tree"})
 TOKEN_RECYCLING = frozenset({"tree", "state"})
 COMMON = frozenset(f.name for f in fields(Arguments)) - SPARSE - EAGLE - TOKEN_RECYCLING
 
@@ -81,6 +81,27 @@ def read_arguments(adapter: str, given: Mapping[str, Any], allowed: Iterable[str
         if value is not None and name != "max_batch_size"
     }
     return Arguments(**values)
+
+
+def share_out(
+    given: Mapping[str, Any], allowed: Mapping[str, Iterable[str]]
+) -> dict[str, dict[str, Any]]:
+    """What each adapter gets of arguments that are for several: those that it takes.
+
+    `allowed` names each adapter's arguments. One that nobody takes goes to the first adapter,
+    whose `read_arguments` refuses it.
+    """
+    takes = {adapter: set(names) for adapter, names in allowed.items()}
+    orphans = set(given) - set().union(*takes.values())
+    first = next(iter(takes))
+    return {
+        adapter: {
+            name: value
+            for name, value in given.items()
+            if name in names or (adapter == first and name in orphans)
+        }
+        for adapter, names in takes.items()
+    }
 
 
 def _unknown(adapter: str, name: str, allowed: set[str]) -> str:
@@ -191,6 +212,7 @@ _READERS: dict[str, Any] = {
     "temperature": _temperature,
     "seed": _count(0),
     "draft": _text,
+    "draft_revision": _text,
     "total_token": _count(2),
     "depth": _count(0),
     "top_k": _count(1),

@@ -2,7 +2,8 @@
 
 Knows nothing of how a drafter is made (adapters.py) or how an answer is made (answering.py).
 
-May import: lm_eval, torch, tss_bench.{types,domains,decoding,weights}, model_adapters.
+May import: lm_eval, torch, tqdm, transformers, tss_bench.{types,domains,decoding,weights},
+model_adapters.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
 
 import torch
 from lm_eval.api.instance import Instance
@@ -24,24 +26,27 @@ from model_adapters.answering import Answerer, Job
 from model_adapters.arguments import COMMON, SPARSE, AdapterError, read_arguments, split_arguments
 from model_adapters.cache import CacheGuard
 from model_adapters.likelihood import Scorer
+from model_adapters.loaded import LoadedModel, describe_model, load
 from model_adapters.prompts import Prompter, Request
 from model_adapters.skip_plan import native_plan, sparse_plan
-from tss_bench import __version__, weights
+from tss_bench import __version__
 from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.target import Target
 from tss_bench.domains import SkipChoice, SkipController
-from tss_bench.types import GeneratedText, SkipSet
+from tss_bench.types import GeneratedText, Scope, SkipSet
+from tss_bench.weights import ModelInfo
 
 
 class SpeculativeLM(TemplateLM):
     """Native (`sparse` False) or TSS adapter of one drafter; see `Arguments` for what it takes.
 
-    Public attributes: `arguments`, `info`, `target`, `drafter`, `tokenizer`, and `controller`,
-    which may be replaced between two calls. Raises AdapterError for every bad argument, layer,
-    map or draft before any weight is loaded.
+    Public attributes: `arguments`, `info`, `loaded`, `target`, `drafter`, `tokenizer`, and
+    `controller`, which may be replaced between two calls. Raises AdapterError for every bad
+    argument, layer, map or draft before any weight is loaded. `prepare` and `load` are the two
+    halves of the constructor, for adapters that are checked together and share one target.
 
-    `share`: an adapter of the same arguments whose target and tokenizer are used, so that
-    several drafters are measured on one copy of the weights.
+    A run is `jobs`, `begin_run`, one `answer` a job in any order, `end_run`; `generate_until` is
+    one run. What a drafter keeps (`state=run`) and the overflow counts last for one run.
     """
 
     name: ClassVar[str]
@@ -49,27 +54,16 @@ class SpeculativeLM(TemplateLM):
     sparse: ClassVar[bool]
     own_arguments: ClassVar[frozenset[str]] = frozenset()
 
-    info: weights.ModelInfo
+    info: ModelInfo
+    loaded: LoadedModel
     target: Target
     tokenizer: PreTrainedTokenizerBase
     drafter: Drafter
-    _eos_ids: frozenset[int]
 
-    def __init__(self, share: SpeculativeLM | None = None, **given: Any) -> None:
+    def __init__(self, **given: Any) -> None:
         super().__init__()
-        self._guard: CacheGuard | None = None
-        self._said: set[str] = set()
-        self._refuse_several_processes()
-        self.arguments = read_arguments(self.name, given, self._allowed())
-        try:
-            self._check()
-            self._load(share)
-        except AdapterError:
-            raise
-        except (ValueError, OSError, RuntimeError) as error:
-            raise AdapterError(error) from error
-        for note in self._plan.notes:
-            self._say(note)
+        self._check(given)
+        self.load()
 
     # What a drafter adds.
 
@@ -80,7 +74,33 @@ class SpeculativeLM(TemplateLM):
         """The drafter of this adapter for `self.target`."""
         raise NotImplementedError
 
+    def drafter_record(self) -> dict[str, Any]:
+        """What an answer depends on in the drafter beside the arguments."""
+        return {}
+
     # Construction.
+
+    @classmethod
+    def prepare(cls, given: Mapping[str, Any]) -> Self:
+        """An adapter whose arguments are checked; call `load` before anything else.
+
+        Raises AdapterError as the constructor does; no weights are loaded.
+        """
+        adapter = cls.__new__(cls)
+        TemplateLM.__init__(adapter)
+        adapter._check(given)
+        return adapter
+
+    def load(self, share: LoadedModel | None = None) -> None:
+        """Load target and drafter; `share` is used where it was loaded before.
+
+        Raises AdapterError for files that cannot be loaded and where `share` is another model.
+        """
+        with _one_error():
+            self.loaded = share.require(self.arguments) if share else load(self.arguments)
+            self._set_up()
+        for note in self._plan.notes:
+            self._say(note)
 
     @classmethod
     def create_from_arg_string(
@@ -103,7 +123,8 @@ class SpeculativeLM(TemplateLM):
         return cls(**{**given, **arg_dict})
 
     @classmethod
-    def _allowed(cls) -> frozenset[str]:
+    def allowed_arguments(cls) -> frozenset[str]:
+        """Names of the arguments that this adapter takes."""
         return COMMON | cls.own_arguments | (SPARSE if cls.sparse else frozenset())
 
     def _refuse_several_processes(self) -> None:
@@ -114,65 +135,33 @@ class SpeculativeLM(TemplateLM):
                 f"(WORLD_SIZE={started}); use accelerate launch --num_processes 1 or plain lm_eval"
             )
 
-    def _check(self) -> None:
+    def _check(self, given: Mapping[str, Any]) -> None:
         """Everything that can go wrong without weights."""
+        self._guard: CacheGuard | None = None
+        self._said: set[str] = set()
+        self._refuse_several_processes()
+        self.arguments = read_arguments(self.name, given, self.allowed_arguments())
         arguments = self.arguments
-        self.info = weights.describe(
-            arguments.pretrained,
-            arguments.revision,
-            trust_remote_code=arguments.trust_remote_code,
-        )
-        self._plan = (
-            sparse_plan(arguments, self.info, self.drafter_id)
-            if self.sparse
-            else native_plan(arguments, self.info)
-        )
-        self.controller: SkipController = self._plan.controller
-        self.check_drafter()
+        with _one_error():
+            self.info = describe_model(arguments)
+            self._plan = (
+                sparse_plan(arguments, self.info, self.drafter_id)
+                if self.sparse
+                else native_plan(arguments, self.info)
+            )
+            self.controller: SkipController = self._plan.controller
+            self.check_drafter()
 
-    def _load(self, share: SpeculativeLM | None) -> None:
-        arguments = self.arguments
-        if share is None:
-            self._load_target()
-        else:
-            self.target, self.tokenizer, self.info = share.target, share.tokenizer, share.info
-            self._eos_ids = share._eos_ids
+    def _set_up(self) -> None:
+        arguments, loaded = self.arguments, self.loaded
+        self.info, self.target, self.tokenizer = loaded.info, loaded.target, loaded.tokenizer
         self._chat = arguments.chat_template
         if self._chat is None:
             self._chat = self.info.is_chat and bool(self.tokenizer.chat_template)
         self._prompter = Prompter(self.tokenizer, self._chat)
         self._scorer = Scorer(self.target, self.max_length, arguments.on_overflow)
         self.drafter = self.make_drafter()
-        self._answerer = Answerer(
-            self.target,
-            self.drafter,
-            self.tokenizer,
-            self._prompter,
-            self._eos_ids,
-            arguments,
-            self._plan.scope,
-        )
-
-    def _load_target(self) -> None:
-        arguments = self.arguments
-        model, self.tokenizer, self.info = weights.load_model(
-            arguments.pretrained,
-            dtype=arguments.dtype,
-            device=arguments.device,
-            revision=arguments.revision,
-            trust_remote_code=arguments.trust_remote_code,
-        )
-        self.target = Target(model)
-        self._eos_ids = _eos_ids(model, self.tokenizer)
-        self._limit_context()
-
-    def _limit_context(self) -> None:
-        wanted, there = self.arguments.max_length, self.target.context_length
-        if wanted is not None and wanted > there:
-            raise AdapterError(
-                f"max_length={wanted} is above the context of {self.info.id}, which is {there}"
-            )
-        self.target.context_length = wanted or there
+        self._answerer = Answerer(loaded, self.drafter, self._prompter, arguments, self.scope)
 
     # What lm-eval asks of a model.
 
@@ -191,6 +180,16 @@ class SpeculativeLM(TemplateLM):
     @property
     def device(self) -> torch.device:
         return self.target.device
+
+    @property
+    def dtype(self) -> str:
+        """Name of the target's dtype, what `dtype=auto` came to."""
+        return str(self.target.dtype).removeprefix("torch.")
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of the skip sets."""
+        return self._plan.scope
 
     @property
     def eot_token_id(self) -> int:
@@ -229,7 +228,7 @@ class SpeculativeLM(TemplateLM):
         }
         overflow = {**self._answerer.counts, "loglikelihood_truncated": self._scorer.truncated}
         return {
-            "model_dtype": self.arguments.dtype,
+            "model_dtype": self.dtype,
             "model_revision": self.info.revision,
             "tss_bench": {**self._configuration(), "used": used, "overflow": overflow},
         }
@@ -237,7 +236,7 @@ class SpeculativeLM(TemplateLM):
     def _configuration(self) -> dict[str, Any]:
         """All that an answer depends on, besides its prompt."""
         told_below = SPARSE | {"pretrained", "batch_size"}
-        own = self._allowed() - told_below
+        own = self.allowed_arguments() - told_below
         return {
             **{name: getattr(self.arguments, name) for name in sorted(own)},
             "version": __version__,
@@ -249,36 +248,55 @@ class SpeculativeLM(TemplateLM):
             "max_nodes": self.drafter.max_nodes,
             "skip_source": self._plan.source,
             "skip_sets": {name: list(skip) for name, skip in self.controller.sets.items()},
-            "scope": self._plan.scope,
+            "scope": self.scope,
+            "dtype": self.dtype,
             "device": str(self.device),
             "chat_template": self._chat,
             "max_length": self.max_length,
+            **self.drafter_record(),
         }
 
     # Requests.
-
-    def prompt_ids(self, instance: Instance) -> list[int]:
-        """The ids that a generation request's first turn is answered from."""
-        return self._answerer.prompt_ids(self._job(instance, 0))
 
     def generate_until(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[GeneratedText]:
         """Answers in the order of the requests; each carries its statistics."""
+        jobs = self.jobs(requests)
+        self.begin_run(jobs)
+        answers = []
+        bar = tqdm(jobs, desc="Running generate_until requests", disable=disable_tqdm)
+        for instance, job in zip(requests, bar, strict=True):
+            answers.append(self.answer(job))
+            self.cache_hook.add_partial("generate_until", instance.args, answers[-1])
+        self.end_run()
+        return answers
+
+    def jobs(self, requests: Sequence[Instance]) -> list[Job]:
+        """The generation requests, all checked. Raises AdapterError naming the document."""
         repeats: Counter[int] = Counter()
         jobs = []
         for instance in requests:
             jobs.append(self._job(instance, repeats[id(instance)]))
             repeats[id(instance)] += 1
+        return jobs
+
+    def begin_run(self, jobs: Sequence[Job]) -> None:
+        """Empty the drafter and the counts, and warm up what these jobs need."""
         self._answerer.start(jobs)
-        answers = []
-        bar = tqdm(jobs, desc="Running generate_until requests", disable=disable_tqdm)
-        for instance, job in zip(requests, bar, strict=True):
-            answers.append(self._answerer.answer(job))
-            self.cache_hook.add_partial("generate_until", instance.args, answers[-1])
+
+    def answer(self, job: Job) -> GeneratedText:
+        """The answer to one job of the run, with its statistics."""
+        return self._answerer.answer(job)
+
+    def end_run(self) -> None:
+        """Say what did not fit."""
         for note in self._answerer.overflow_notes():
             self._say(note)
-        return answers
+
+    def prompt_ids(self, job: Job, answers: Sequence[str] = ()) -> list[int]:
+        """The ids that the turn after `answers` (none: the first) is answered from."""
+        return self._answerer.prompt_ids(job, answers)
 
     def _job(self, instance: Instance, repeat: int) -> Job:
         context, given = instance.args
@@ -299,6 +317,11 @@ class SpeculativeLM(TemplateLM):
     def _choose(self, request: Request) -> SkipChoice:
         choice = self.controller.choose(request.task, request.domain)
         self._say_once(str(choice))
+        if request.style == "chat" and self.arguments.chat_template is None and not self._chat:
+            self._say_once(
+                f"{self.info.id} has no chat template: prompts made for chat models reach it as "
+                f"plain text; the *_fewshot tasks suit it better"
+            )
         return choice
 
     def loglikelihood(
@@ -379,13 +402,12 @@ class SpeculativeLM(TemplateLM):
         print(f"{self.name}: {message}", file=sys.stderr, flush=True)
 
 
-def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Every id that the model's or the tokenizer's settings call end of text."""
-    found: set[int] = set()
-    for holder in (getattr(model, "generation_config", None), model.config, tokenizer):
-        value = getattr(holder, "eos_token_id", None)
-        if isinstance(value, int):
-            found.add(value)
-        elif value is not None:
-            found.update(value)
-    return frozenset(found)
+@contextmanager
+def _one_error() -> Iterator[None]:
+    """What the layers below refuse becomes one AdapterError."""
+    try:
+        yield
+    except AdapterError:
+        raise
+    except (ValueError, OSError, RuntimeError) as error:
+        raise AdapterError(error) from error

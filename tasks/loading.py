@@ -17,7 +17,7 @@ from typing import Any
 from datasets import Dataset, Features, Value
 from lm_eval.api.task import ConfigurableTask
 
-from tss_bench.data.resolve import DataSource, resolve
+from tss_bench.data.resolve import DataSource, read_rows, resolve
 from tss_bench.data.rows import LETTERS, Row
 from tss_bench.data.split import check_split, split_rows
 from tss_bench.scoring.pooled import POOLED_NAMES, Pair, ratio, request_pairs
@@ -54,11 +54,16 @@ class TssTask(ConfigurableTask):
         super().__init__(config=settings)
 
     def download(self, dataset_kwargs: Mapping[str, Any] | None = None, **_: Any) -> None:
-        """Load the rows; called by lm-eval's constructor with `dataset_kwargs` of the YAML."""
+        """Load the rows; called by lm-eval's constructor with `dataset_kwargs` of the YAML.
+
+        `rows` names their domain; `file` is a file of one's own (`read_rows`); the others are
+        those of `documents`.
+        """
         options = dict(dataset_kwargs or {})
         metadata = self.config.metadata
         split = check_split(metadata.get("split", "test"))
-        rows, source = resolve(options.pop("rows"))
+        domain, file = options.pop("rows"), options.pop("file", None)
+        rows, source = resolve(domain) if file is None else read_rows(file, domain)
         chosen = split_rows(rows, split)
         self.dataset = {"rows": documents(chosen, source, **options)}
         self.config.task_alias = _alias(self.config.task, source, split)

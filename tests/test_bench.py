@@ -1,81 +1,210 @@
-"""Reports and tables of the benchmarks; the speeds themselves are never tested."""
+"""The `bench` commands on a tiny model; the speeds themselves are never tested."""
 
 from __future__ import annotations
 
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
+import torch
 
 from tests import tiny
-from tss_bench.bench import domains_table, engine_report, engine_table, hub_generate
-from tss_bench.types import GenerationStats
+from tests.model_adapters.conftest import TEMPLATE, save_model
+from tss_bench import bench
 
 
-def record(new_tokens: int, steps: int, prefill_s: float, wall_s: float) -> GenerationStats:
-    lengths = (1,) * (steps - 1) + (new_tokens - steps,) if steps else ()
-    return GenerationStats(
-        prompt_tokens=4,
-        new_tokens=new_tokens,
-        verify_steps=steps,
-        drafted=0,
-        accepted=0,
-        accept_lengths=lengths,
-        prefill_s=prefill_s,
-        draft_s=0.0,
-        verify_s=wall_s - prefill_s,
-        wall_s=wall_s,
-        stop="length",
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "tiny-chat", TEMPLATE)
+
+
+@pytest.fixture(autouse=True)
+def mini_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TSS_BENCH_DATA", "mini")
+
+
+@pytest.fixture
+def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*args: Any, **kwargs: Any) -> None:
+        pytest.fail("weights were loaded")
+
+    monkeypatch.setattr("tss_bench.weights.load_model", load)
+
+
+def arguments(model_dir: Path, *words: str, model_args: str = "") -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    text = f"pretrained={model_dir},dtype=float32,device=cpu,max_length=128,{model_args}"
+    return parser.parse_args(["--limit", "2", "--model_args", text, *words])
+
+
+PAIR = ("--model", "native_token_recycling,tss_token_recycling", "--tasks", "specbench_qa")
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of at most eight ids, whatever the task says."""
+    read = bench.SpeculativeLM.jobs
+
+    def jobs(self: Any, requests: Any) -> Any:
+        for request in requests:
+            request.args[1]["max_gen_toks"] = 8
+        return read(self, requests)
+
+    monkeypatch.setattr(bench.SpeculativeLM, "jobs", jobs)
+
+
+@pytest.mark.usefixtures("short")
+def test_domains_compares_native_and_sparse(
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.run_domains(arguments(model_dir, *PAIR, model_args="skip_layers=1+2"))
+    lines = capsys.readouterr().out.splitlines()
+    assert "tss_token_recycling: protocol strict, scope verify, skips {1,2}" in lines
+    assert "native_token_recycling: protocol strict, scope verify, skips {}" in lines
+    found = json.loads(lines[-1])
+    assert found["adapters"]["tss_token_recycling"]["skip_sets"] == {"*": [1, 2]}
+    native, sparse = found["results"]
+    assert (native["skip"], sparse["skip"]) == ([[]], [[1, 2]])
+    assert native["task"] == "specbench_qa (mini)"
+    assert set(native["intervals"]) >= {"accept_len", "tokens_per_second", "f1"}
+
+
+@pytest.mark.usefixtures("short")
+def test_engine_times_hub_and_adapters_on_the_same_prompts(
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.run_engine(arguments(model_dir, "--model", "native_ar", "--tasks", "specbench_qa"))
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["results"]
+    assert set(found["specbench_qa (mini)"]) == {"hf_generate", "native_ar"}
+    assert found["specbench_qa (mini)"]["native_ar"]["accept_len"] == 1.0
+    assert found["mean"]["native_ar"]["over_hub"] > 0
+
+
+@pytest.mark.usefixtures("no_loading")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--limit", "0"), "--limit must be at least 1, got 0"),
+        (("--threads", "0"), "--threads must be at least 1, got 0"),
+        (("--model", "native_ar,hf"), "no adapter 'hf'"),
+        (("--tasks", "specbench_nothing"), "no task specbench_nothing"),
+        (("--tasks", "specbench_qa_fewshot"), r"specbench_qa_fewshot stops at '\\n', where Hugg"),
+    ],
+)
+def test_engine_refuses_bad_input_before_it_loads(
+    model_dir: Path, words: tuple[str, ...], message: str
+) -> None:
+    args = arguments(model_dir, "--model", "native_ar", "--tasks", "specbench_qa", *words)
+    with pytest.raises(ValueError, match=message):
+        bench.run_engine(args)
+
+
+@pytest.mark.usefixtures("no_loading")
+def test_engine_refuses_sampling_and_empty_answers(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--model", "native_ar", "--tasks", "specbench_qa")
+    with pytest.raises(ValueError, match=r"samples at temperature 0\.5"):
+        bench.run_engine(arguments(model_dir, *words, model_args="temperature=0.5"))
+    load = bench.load_tasks
+
+    def without_limit(*given: Any) -> Any:
+        tasks = load(*given)
+        for request in tasks[0].requests:
+            del request.args[1]["max_gen_toks"]
+        return tasks
+
+    monkeypatch.setattr(bench, "load_tasks", without_limit)
+    # A task without a limit of its own takes the adapter's.
+    with pytest.raises(ValueError, match="specbench_qa asks for no new token"):
+        bench.run_engine(arguments(model_dir, *words, model_args="max_gen_toks=0"))
+
+
+@pytest.mark.usefixtures("short")
+def test_lossless_counts_equal_answers(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--model", "tss_ar,tss_token_recycling", "--tasks", "specbench_qa")
+    bench.run_lossless(arguments(model_dir, *words, model_args="skip_layers=1,scope=all"))
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        "specbench_qa (mini): 2 of 2 answers of tss_token_recycling equal those of tss_ar"
+        in (lines[-2])
+    )
+    assert json.loads(lines[-1])["results"][0]["different"] == 0
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("rounding", "fails"), [(0.0, True), (1e9, False)])
+def test_lossless_tells_where_answers_part_and_by_how_much(
+    model_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rounding: float,
+    fails: bool,
+) -> None:
+    args = arguments(model_dir, *PAIR[2:], "--model", "native_ar,native_token_recycling")
+    answer = bench.SpeculativeLM.generate_until
+
+    def wrong_third_id(self: Any, requests: Any) -> Any:
+        answers = answer(self, requests, True)
+        if self.name == "native_token_recycling":
+            first = answers[1].ids[0]
+            answers[1].ids = ((*first[:2], (first[2] + 1) % 200, *first[3:]),)
+        return answers
+
+    monkeypatch.setattr(bench.SpeculativeLM, "generate_until", wrong_third_id)
+    monkeypatch.setattr("tss_bench.decoding.divergence.rounding", lambda *_: rounding)
+    if fails:
+        message = "1 answers differ; native_token_recycling differs from native_ar in row 1 of "
+        with pytest.raises(ValueError, match=message) as caught:
+            bench.run_lossless(args)
+        assert "turn 1, id 2: " in str(caught.value)
+        assert "apart (float32 rounds 0)" in str(caught.value)
+    else:
+        bench.run_lossless(args)
+    assert (
+        f"1 of 2 answers of native_token_recycling equal those of native_ar, {1 - fails} diff"
+        in (capsys.readouterr().out)
     )
 
 
-RECORDS = {
-    "a": {
-        "hf_generate": [record(11, 10, 1.0, 11.0), record(9, 8, 1.0, 11.0)],
-        "native_ar": [record(11, 10, 1.0, 6.0), record(9, 8, 1.0, 6.0)],
-        "native_eagle": [record(11, 5, 1.0, 3.0), record(9, 5, 1.0, 4.0)],
-    },
-    "b": {
-        "hf_generate": [record(11, 10, 0.0, 11.0)],
-        "native_ar": [record(11, 10, 0.0, 11.0)],
-        "native_eagle": [record(11, 5, 0.0, 5.5)],
-    },
-}
+@pytest.mark.usefixtures("no_loading")
+@pytest.mark.parametrize(
+    ("model", "model_args", "message"),
+    [
+        ("native_ar", "", "name two or more"),
+        ("native_ar,tss_ar", "skip_layers=1", "native_ar and tss_ar run different sparse targets"),
+        ("tss_ar,tss_token_recycling", "temperature=1.0", "specbench_qa is sampled"),
+    ],
+)
+def test_lossless_compares_greedy_answers_of_one_target(
+    model_dir: Path, model: str, model_args: str, message: str
+) -> None:
+    words = ("--tasks", "specbench_qa", "--model", model)
+    with pytest.raises(ValueError, match=message):
+        bench.run_lossless(arguments(model_dir, *words, model_args=model_args))
 
 
-def test_speed_ups_are_ratios_of_pooled_decode_speeds() -> None:
-    report = engine_report(RECORDS)
-    # a: 20 tokens in 20 s, 10 s and 5 s behind prefill; b: 11 tokens in 11, 11 and 5.5 s.
-    assert report["a"]["native_ar"]["over_hub"] == pytest.approx(2.0)
-    assert report["a"]["native_eagle"]["over_plain"] == pytest.approx(2.0)
-    assert report["a"]["native_eagle"]["tokens_per_second"] == pytest.approx(20 / 7)
-    assert report["a"]["native_eagle"]["accept_len"] == pytest.approx(18 / 10)
-    assert report["mean"]["native_ar"]["over_hub"] == pytest.approx(1.5)
-    assert report["mean"]["native_eagle"]["over_plain"] == pytest.approx(2.0)
-
-
-def test_the_engine_table_has_a_row_a_method_and_the_mean() -> None:
-    lines = engine_table(engine_report(RECORDS)).splitlines()
-    assert len(lines) == 2 + 3 * 3
-    assert lines[-1].split("|")[1].strip() == "mean"
-
-
-def test_the_domains_table_names_the_metric_and_its_rows() -> None:
-    rows = [
-        {
-            "task": "t",
-            "model": "native_ar",
-            "f1": 0.25,
-            "scored": 3,
-            "accept_len": 1.0,
-            "tokens_per_second": 40.0,
-        },
-        {"task": "mt", "model": "native_ar", "scored": 0, "accept_len": 1.0},
-    ]
-    table = domains_table(rows)
-    assert "f1 0.250 (3 rows)" in table
-    assert "no metric" in table
+@pytest.mark.usefixtures("no_loading")
+def test_an_all_dense_map_is_the_dense_target(model_dir: Path) -> None:
+    text = f"pretrained={model_dir},skip_layers=dense"
+    native, sparse = bench.prepare_adapters(["native_ar", "tss_ar"], text).values()
+    assert bench._target_of(native) == bench._target_of(sparse)
 
 
 def test_hub_generate_is_timed_and_counted_as_ours() -> None:
-    stats = hub_generate(tiny.model(), [5, 6, 7], 6)
+    stats = bench.hub_generate(tiny.model(), [5, 6, 7], 6)
     assert stats.new_tokens <= 6
     assert stats.verify_steps == stats.new_tokens - 1
     assert 0 < stats.prefill_s < stats.wall_s
+
+
+def test_the_hub_s_clock_starts_on_an_idle_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: order.append("synchronize"))
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: order.append("read") or 0.0)
+    clock = bench._FirstToken(torch.device("cuda"))
+    clock.elapsed()
+    assert order == ["synchronize", "read"] * 2

@@ -125,7 +125,29 @@ def test_an_error_of_input_is_one_line(
     monkeypatch.setattr(tss_bench, "bench", _failing(error), raising=False)
     assert cli.main(["bench", "engine"]) == 2
     text = capsys.readouterr().err
-    assert text == f"tss-bench: error: {' '.join(str(error).split())}\n"
+    own = type(error).__module__ == "tss_bench.weights.cache"
+    hint = "" if own else " (--traceback shows where)"
+    assert text == f"tss-bench: error: {' '.join(str(error).split())}{hint}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--traceback", "bench", "engine", "--tokens", "5"],
+        ["bench", "engine", "--tokens", "5", "--traceback"],
+    ],
+)
+def test_the_traceback_comes_before_the_line_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    failing = _failing(ValueError("shapes differ"))
+    failing.add_arguments = lambda parser: parser.add_argument("--tokens", type=int)
+    monkeypatch.setattr(tss_bench, "bench", failing, raising=False)
+    assert cli.main(words) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert any("raise error" in line for line in lines)
+    assert lines[-1] == "tss-bench: error: shapes differ"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +196,8 @@ def test_data_show_of_one_domain_fails_where_it_has_no_rows(
     assert cli.main(["data", "show", "qa"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
     assert cli.main(["data", "show", "rag"]) == 2
-    assert capsys.readouterr().err == "tss-bench: error: no rows of rag here\n"
+    error = capsys.readouterr().err
+    assert error == "tss-bench: error: no rows of rag here (--traceback shows where)\n"
 
 
 def test_domains_show_prints_a_published_map(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,3 +212,34 @@ def test_domains_list_names_the_published_maps(capsys: pytest.CaptureFixture[str
     assert cli.main(["domains", "list"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert {"published/vicuna-7b-v1.3-eagle", "published/llama-2-13b-chat-samd"} <= set(names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "arguments", "told"),
+    [
+        ("tss_ar", "skip_layers=99", "skip layer 99 does not exist"),
+        ("tss_ar", "skiplayers=[1]", "no argument 'skiplayers'"),
+        ("tss_ar", "domain_map=torn.json", "torn.json"),
+        ("tss_ar", "batch_size=2", "batch_size must be 1 or auto, got 2"),
+        ("tss_fly", "", "tss_fly"),
+    ],
+)
+def test_a_benchmark_refuses_bad_input_with_two_and_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    arguments: str,
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TSS_BENCH_DATA", "mini")
+    (tmp_path / "torn.json").write_text('{"schema": 1, "mo', encoding="utf-8")
+    words = ["--tasks", "specbench_qa", "--model", model, "--model_args", arguments]
+    assert cli.main(["bench", "domains", *words]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    last = error.splitlines()[-1]
+    assert last.startswith("tss-bench: error: ")
+    assert told in last

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from tests.model_adapters.conftest import TEMPLATE, save_model
-from tss_bench.harness import Outcome, load_tasks, make_adapters, run_interleaved
+from model_adapters.arguments import AdapterError
+from model_adapters.base import SpeculativeLM
+from tests.model_adapters.conftest import TEMPLATE, make_request, make_row, save_model
+from tests.model_adapters.conftest import make_tokenizer as byte_tokenizer
+from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
+from tss_bench.harness import (
+    Outcome,
+    TaskRequests,
+    interleave,
+    load_adapters,
+    load_tasks,
+    prepare_adapters,
+    run_interleaved,
+)
+from tss_bench.weights import save_eagle_head
 
 
 @pytest.fixture(scope="module")
@@ -15,9 +31,45 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("models") / "tiny-chat", TEMPLATE)
 
 
+@pytest.fixture(scope="module")
+def head_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(8)
+    config = EagleConfig(32, 64, 4, 2, 8, vocab_size=len(byte_tokenizer()))
+    directory = tmp_path_factory.mktemp("heads") / "tiny-head"
+    save_eagle_head(EagleHead(config, own_embedding=False), directory, {"source": "random"})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("trees") / "small.json"
+    path.write_text(json.dumps({"paths": [[0], [1], [0, 0], [0, 0, 0]]}), encoding="utf-8")
+    return str(path)
+
+
 @pytest.fixture(autouse=True)
 def mini_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TSS_BENCH_DATA", "mini")
+
+
+@pytest.fixture
+def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*args: Any, **kwargs: Any) -> None:
+        pytest.fail("weights were loaded")
+
+    monkeypatch.setattr("tss_bench.weights.load_model", load)
+    monkeypatch.setattr("tss_bench.weights.load_eagle_head", load)
+
+
+def make_adapters(names: list[str], arguments: str) -> dict[str, SpeculativeLM]:
+    adapters = prepare_adapters(names, arguments)
+    load_adapters(adapters)
+    return adapters
+
+
+def task(name: str, limit: int) -> TaskRequests:
+    (found,) = load_tasks([name], limit)
+    return found
 
 
 def test_adapters_share_one_target(model_dir: Path) -> None:
@@ -26,38 +78,131 @@ def test_adapters_share_one_target(model_dir: Path) -> None:
     assert made["native_ar"].drafter is not made["native_token_recycling"].drafter
 
 
-def test_every_adapter_answers_every_request(model_dir: Path) -> None:
-    arguments = f"pretrained={model_dir},dtype=float32,max_gen_toks=8"
-    adapters = make_adapters(["native_ar", "native_token_recycling"], arguments)
-    task = load_tasks(["specbench_qa"])["specbench_qa"]
-    outcomes = run_interleaved(adapters, task, limit=3, repeats=2)
-    assert {name: outcome.requests for name, outcome in outcomes.items()} == {
-        "native_ar": 6,
-        "native_token_recycling": 6,
-    }
-    plain, recycling = (outcomes[name].aggregate(task) for name in outcomes)
-    assert plain["accept_len"] == 1.0
-    assert plain["f1"] == recycling["f1"]
-    assert plain["scored"] == 6
+def test_a_target_is_shared_only_where_it_is_the_same(model_dir: Path) -> None:
+    made = make_adapters(["native_ar"], f"pretrained={model_dir},dtype=float32")
+    other = prepare_adapters(["tss_ar"], f"pretrained={model_dir},dtype=bfloat16")["tss_ar"]
+    with pytest.raises(AdapterError, match="dtype is bfloat16 for one and float32 for another"):
+        other.load(made["native_ar"].loaded)
+
+
+def test_each_adapter_gets_the_arguments_that_it_takes(model_dir: Path, head_dir: Path) -> None:
+    names = ["native_eagle", "tss_eagle", "native_token_recycling"]
+    text = f"pretrained={model_dir},draft={head_dir},skip_layers=1+2,total_token=4,state=run"
+    made = prepare_adapters(names, text)
+    skips = [list(adapter.controller.choose("x").skip) for adapter in made.values()]
+    assert skips == [[], [1, 2], []]
+    assert [adapter.arguments.total_token for adapter in made.values()] == [4, 4, None]
+    assert [adapter.arguments.state for adapter in made.values()] == ["request", "request", "run"]
+    assert {adapter.arguments.pretrained for adapter in made.values()} == {str(model_dir)}
+
+
+@pytest.mark.usefixtures("no_loading")
+@pytest.mark.parametrize(
+    ("names", "arguments", "message"),
+    [
+        (["native_ar", "dummy"], "", "no adapter 'dummy'; there is native_ar, tss_ar"),
+        ([], "", "no adapter was named"),
+        (["native_ar", "tss_ar"], "skip_layer=3", "no argument 'skip_layer'; did you mean"),
+        (["native_ar", "native_token_recycling"], "skip_layers=3", "takes no skip_layers; use tss"),
+        (["native_ar", "tss_ar"], "draft=x", "argument 'draft' has no meaning for native_ar"),
+        (["native_ar", "tss_ar"], "skip_layers=9", "skip layer 9 does not exist"),
+        (["native_ar", "native_eagle"], "draft=./nowhere", "draft='./nowhere' is no directory"),
+        (["native_ar", "tss_ar"], "max_length=257", "max_length=257 is above the context of tiny"),
+        (["native_ar", "native_token_recycling"], "tree=nothing", "no tree 'nothing'|nothing"),
+    ],
+)
+def test_bad_input_fails_before_any_weight_is_loaded(
+    model_dir: Path, names: list[str], arguments: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        prepare_adapters(names, ",".join([f"pretrained={model_dir}", arguments]))
+
+
+def test_every_adapter_answers_every_request(model_dir: Path, head_dir: Path) -> None:
+    """A native-vs-TSS pair, as `tss-bench bench domains --model native_eagle,tss_eagle` runs it."""
+    text = f"pretrained={model_dir},dtype=float32,draft={head_dir},skip_layers=1+2"
+    adapters = make_adapters(["native_ar", "native_eagle", "tss_eagle"], text)
+    work = task("specbench_qa_fewshot", limit=3)
+    answers = run_interleaved(adapters, work.requests, work.label)
+    assert {name: len(given) for name, given in answers.items()} == dict.fromkeys(adapters, 3)
+    assert answers["native_ar"] == answers["native_eagle"] != answers["tss_eagle"]
+    plain, eagle = (work.score(answers[name]) for name in ("native_ar", "native_eagle"))
+    assert plain.aggregate(work.task)["accept_len"] == 1.0
+    assert plain.aggregate(work.task)["f1"] == eagle.aggregate(work.task)["f1"]
+    assert plain.requests == plain.aggregate(work.task)["scored"] == 3
+
+
+def test_the_order_rotates_behind_a_warm_up_that_is_not_recorded() -> None:
+    calls: list[tuple[str, int]] = []
+
+    def method(name: str) -> Any:
+        def answer(request: int) -> int:
+            calls.append((name, request))
+            return 10 * request
+
+        return answer
+
+    methods = {name: method(name) for name in "abc"}
+    answers = interleave(methods, [1, 2, 3, 4], "x", begin=lambda: calls.append(("begin", 0)))
+    assert answers == {name: [10, 20, 30, 40] for name in "abc"}
+    assert calls[:4] == [("a", 1), ("b", 1), ("c", 1), ("begin", 0)]
+    order = ["".join(name for name, request in calls[4:] if request == turn) for turn in (1, 2, 3)]
+    assert order == ["abc", "bca", "cab"]
+    assert [request for _, request in calls[4:]] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+
+
+def test_methods_beside_the_adapters_get_the_same_jobs(model_dir: Path) -> None:
+    adapters = make_adapters(["native_ar"], f"pretrained={model_dir},dtype=float32")
+    requests = [make_request(make_row(name, name), max_gen_toks=3) for name in "ab"]
+    beside = {"echo": lambda job: job.request.name}
+    answers = run_interleaved(adapters, requests, "x", beside)  # type: ignore[arg-type]
+    assert answers["echo"] == ["a", "b"]
+    assert list(answers) == ["echo", "native_ar"]
+
+
+def test_a_run_is_one_run_for_every_adapter(
+    model_dir: Path, tree: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a drafter keeps lasts from request to request, and all requests are counted."""
+    text = f"pretrained={model_dir},dtype=float32,max_length=48,tree={tree}"
+    same = [make_request(make_row(name, "Hallo"), max_gen_toks=24) for name in "ab"]
+    steps = {}
+    for state in ("request", "run"):
+        adapters = make_adapters(["native_token_recycling"], f"{text},state={state}")
+        for _ in range(2):
+            (answers,) = run_interleaved(adapters, same, "x").values()
+            assert answers[0] == answers[1]
+            steps.setdefault(state, []).append([a.stats[0].verify_steps for a in answers])
+    (alone, again), _ = steps["request"]
+    assert alone == again
+    # Warm-up and earlier runs leave nothing behind; the second request has the first's rows.
+    assert steps["run"][0] == steps["run"][1]
+    assert steps["run"][0][0] == alone
+    assert steps["run"][0][1] < alone
+    capsys.readouterr()
+    long = [make_request(make_row(name, "x" * 60), max_gen_toks=2) for name in "abc"]
+    run_interleaved(adapters, long, "x")
+    assert "3 of 3 prompts did not fit the context of 48 tokens" in capsys.readouterr().err
 
 
 def test_figures_are_pooled_by_the_task() -> None:
-    task = load_tasks(["specbench_qa"])["specbench_qa"]
     outcome = Outcome()
     outcome.add({"accept_len": (10, 2), "f1": 1.0, "scored": 1})
     outcome.add({"accept_len": (90, 45), "f1": 0.0, "scored": 1})
-    found = outcome.aggregate(task)
+    found = outcome.aggregate(task("specbench_qa", 1).task)
     assert found["accept_len"] == pytest.approx(100 / 47)
     assert (found["f1"], found["scored"]) == (0.5, 2)
 
 
 def test_an_unknown_task_and_an_untimed_one_are_refused() -> None:
     with pytest.raises(ValueError, match="no task specbench_nothing"):
-        load_tasks(["specbench_nothing"])
+        load_tasks(["specbench_nothing"], 1)
     with pytest.raises(ValueError, match="tss_mmlu_ll asks for no generated answer"):
-        load_tasks(["tss_mmlu_ll"])
+        load_tasks(["tss_mmlu_ll"], 1)
+    with pytest.raises(ValueError, match="no task was named"):
+        load_tasks([], 1)
 
 
-def test_a_foreign_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="no adapter 'dummy'; there is native_ar, tss_ar"):
-        make_adapters(["dummy"], "")
+def test_a_task_is_called_as_in_lm_eval_s_table() -> None:
+    found = task("specbench_qa", 2)
+    assert (found.label, len(found.requests)) == ("specbench_qa (mini)", 2)

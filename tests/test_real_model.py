@@ -15,10 +15,8 @@ pytestmark = pytest.mark.slow
 def arguments(limit: int, tasks: str, model: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     bench.add_arguments(parser)
-    return parser.parse_args(
-        ["--limit", str(limit), "--tasks", tasks, "--model", model]
-        + ["--model_args", "dtype=float32,max_gen_toks=48"]
-    )
+    words = ["--limit", str(limit), "--tasks", tasks, "--model", model]
+    return parser.parse_args([*words, "--model_args", "dtype=float32"])
 
 
 @pytest.mark.parametrize("adapter", ["native_eagle", "native_token_recycling"])

@@ -118,13 +118,15 @@ def test_every_step_has_an_accept_length() -> None:
 )
 def test_an_answer_is_a_text_that_keeps_its_record(copied: object) -> None:
     config = {"skip": [3], "scope": "verify"}
-    answer = GeneratedText("second", (STATS, STATS), ("first", "second"), config)
+    ids = ((5, 6), (7, 2))
+    answer = GeneratedText("second", (STATS, STATS), ("first", "second"), config, ids)
     again = copied(answer)  # type: ignore[operator]
     assert type(again) is GeneratedText
     assert again == "second"
     assert again.stats == (STATS, STATS)
     assert again.turns == ("first", "second")
     assert again.config == config
+    assert again.ids == ids
 
 
 def test_an_answer_of_one_turn_has_itself_as_its_turns() -> None:
@@ -132,4 +134,5 @@ def test_an_answer_of_one_turn_has_itself_as_its_turns() -> None:
     assert answer.turns == ("only",)
     assert answer.stats == ()
     assert answer.config == {}
+    assert answer.ids == ()
     assert json.dumps(answer) == '"only"'

@@ -10,25 +10,25 @@ import argparse
 import json
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from tabulate import tabulate
-from tqdm import tqdm
 from transformers.generation.streamers import BaseStreamer
 
+from model_adapters.answering import Job
 from model_adapters.base import SpeculativeLM
 from tss_bench import __version__, weights
+from tss_bench.bench_report import HUB, domains_row, domains_table, engine_report, engine_table
+from tss_bench.decoding.divergence import Divergence, find_divergence
 from tss_bench.harness import (
-    Instance,
+    TaskRequests,
+    load_adapters,
     load_tasks,
-    make_adapters,
-    requests_of,
+    prepare_adapters,
     run_interleaved,
 )
-from tss_bench.scoring.pooled import ratio, request_pairs
-from tss_bench.types import GenerationStats
+from tss_bench.types import GeneratedText, GenerationStats
 
 DOMAIN_TASKS = (
     "specbench_translation",
@@ -38,18 +38,18 @@ DOMAIN_TASKS = (
     "specbench_math_reasoning",
 )
 ADAPTERS = ("native_ar", "native_eagle", "native_token_recycling")
-PRIMARY_METRICS = ("sentence_bleu", "rougeL", "f1", "acc")
-HUB = "hf_generate"
 
-Answer = Callable[[Instance], GenerationStats]
+Adapters = Mapping[str, SpeculativeLM]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments that `bench engine` and `bench domains` share."""
+    """Arguments that all `bench` commands share."""
     parser.add_argument("--tasks", default=",".join(DOMAIN_TASKS), help="comma-separated tasks")
     parser.add_argument("--model", default=",".join(ADAPTERS), help="comma-separated adapters")
     parser.add_argument(
-        "--model_args", default="", help="arguments for every adapter, as in lm_eval"
+        "--model_args",
+        default="",
+        help="arguments as in lm_eval; each adapter gets those that it takes",
     )
     parser.add_argument("--limit", type=int, default=8, help="rows a task (default 8)")
     parser.add_argument("--split", default="test", help="test, calibration or all")
@@ -57,153 +57,200 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_engine(args: argparse.Namespace) -> None:
-    """Decode speed of Hugging Face's `generate` and of each adapter on the same prompts."""
+    """Decode speed of Hugging Face's `generate` and of each adapter on the same prompts.
+
+    Raises ValueError for tasks on which `generate` would do other work than ours.
+    """
     adapters, tasks = _prepare(args)
     first = next(iter(adapters.values()))
-    print(machine(first), flush=True)
-    answers: dict[str, Answer] = {HUB: _hub_answer(first)}
-    answers |= {name: _adapter_answer(adapter) for name, adapter in adapters.items()}
+    _refuse_other_work(first, tasks)
+    load_adapters(adapters)
+    print(machine(adapters), flush=True)
+    hub = {HUB: _hub_answer(first)}
     records: dict[str, dict[str, list[GenerationStats]]] = {}
-    for name, task in tasks.items():
-        records[name] = _interleave(answers, requests_of(task, args.limit), name)
+    for task in tasks:
+        answers = run_interleaved(adapters, task.requests, task.label, hub)
+        records[task.label] = {
+            method: [answer.stats[0] for answer in given] for method, given in answers.items()
+        }
     report = engine_report(records)
     print(engine_table(report))
-    print(json.dumps({"bench": "engine", **_setting(args, first), "results": report}))
+    print(json.dumps({"bench": "engine", **_setting(args, adapters), "results": report}))
 
 
 def run_domains(args: argparse.Namespace) -> None:
     """Accept length, metric and throughput of each adapter on each task."""
     adapters, tasks = _prepare(args)
-    first = next(iter(adapters.values()))
-    print(machine(first), flush=True)
+    load_adapters(adapters)
+    print(machine(adapters), flush=True)
     rows: list[dict[str, Any]] = []
-    for name, task in tasks.items():
-        outcomes = run_interleaved(adapters, task, args.limit)
-        label = task.config.task_alias or name
-        rows += [
-            {"task": label, "model": adapter, **outcome.aggregate(task)}
-            for adapter, outcome in outcomes.items()
-        ]
+    for task in tasks:
+        for name, answers in run_interleaved(adapters, task.requests, task.label).items():
+            outcome = task.score(answers)
+            figures = domains_row(answers, outcome.samples, outcome.aggregate(task.task))
+            rows.append({"task": task.label, "model": name, **figures})
         print(domains_table(rows), flush=True)
-    print(json.dumps({"bench": "domains", **_setting(args, first), "results": rows}))
+    print(json.dumps({"bench": "domains", **_setting(args, adapters), "results": rows}))
 
 
-def engine_report(
-    records: Mapping[str, Mapping[str, Sequence[GenerationStats]]],
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Pooled figures by task and method: decode and whole tokens/s, accept length, speed-ups.
+def run_lossless(args: argparse.Namespace) -> None:
+    """Whether every adapter emits the ids of the first one.
 
-    `over_hub` and `over_plain` are ratios of decode tokens/s to `hf_generate` and `native_ar` on
-    the same requests; the row `mean` averages the ratios over the tasks.
+    In 16-bit formats two ids whose logits are closer than rounding may change places: such
+    answers are counted apart. Raises ValueError naming the first answer that differs by more.
     """
-    report: dict[str, dict[str, dict[str, float]]] = {}
-    for task, by_method in records.items():
-        pooled = {method: _pooled(stats) for method, stats in by_method.items()}
-        for figures in pooled.values():
-            speed = figures["decode_tokens_per_second"]
-            for key, base in (("over_hub", HUB), ("over_plain", "native_ar")):
-                if base in pooled:
-                    figures[key] = speed / pooled[base]["decode_tokens_per_second"]
-        report[task] = pooled
-    methods = next(iter(report.values()))
-    report["mean"] = {
-        method: {
-            key: sum(report[task][method][key] for task in records) / len(records)
-            for key in ("over_hub", "over_plain", "accept_len")
-            if all(key in report[task][method] for task in records)
-        }
-        for method in methods
-    }
-    return report
+    adapters, tasks = _prepare(args)
+    _refuse_other_targets(adapters, tasks)
+    load_adapters(adapters)
+    print(machine(adapters), flush=True)
+    first, *others = adapters
+    results, failures = [], []
+    for task in tasks:
+        plain = adapters[first].generate_until(task.requests)
+        for other in others:
+            answers = adapters[other].generate_until(task.requests)
+            found = list(_divergences(adapters[first], task, plain, answers))
+            failed = [line for line, divergence in found if not divergence.is_rounding]
+            equal = len(plain) - len(found)
+            print(f"{task.label}: {equal} of {len(plain)} answers of {other} equal those of "
+                  f"{first}, {len(found) - len(failed)} differ within rounding, {len(failed)} by "
+                  f"more", flush=True)  # fmt: skip
+            for line, _ in found:
+                print(f"  {line}", flush=True)
+            failures += [f"{other} differs from {first} in {line}" for line in failed]
+            results.append({"task": task.label, "model": other, "answers": len(plain),
+                            "equal": equal, "rounding": len(found) - len(failed),
+                            "different": len(failed)})  # fmt: skip
+    print(json.dumps({"bench": "lossless", **_setting(args, adapters), "results": results}))
+    if failures:
+        raise ValueError(f"{len(failures)} answers differ; {failures[0]}")
 
 
-def _pooled(stats: Sequence[GenerationStats]) -> dict[str, float]:
-    names = ("accept_len", "decode_tokens_per_second", "tokens_per_second")
-    pairs = [request_pairs([record]) for record in stats]
-    figures = {name: ratio([pair[name] for pair in pairs]) for name in names}
-    return {name: value for name, value in figures.items() if value is not None}
-
-
-def engine_table(report: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """The report as a markdown table."""
-    columns = (
-        ("accept_len", "accept_len"),
-        ("decode_tokens_per_second", "decode tokens/s"),
-        ("tokens_per_second", "tokens/s"),
-        ("over_hub", "decode vs HF generate"),
-        ("over_plain", "decode vs native_ar"),
-    )
-    rows = [
-        [task, method, *(_shown(figures.get(key)) for key, _ in columns)]
-        for task, methods in report.items()
-        for method, figures in methods.items()
-    ]
-    return tabulate(rows, ["task", "method", *(title for _, title in columns)], tablefmt="github")
-
-
-def domains_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of `run_domains` as a markdown table."""
-    body = []
-    for row in rows:
-        metric = next((name for name in PRIMARY_METRICS if name in row), None)
-        shown = f"{metric} {row[metric]:.3f} ({row['scored']} rows)" if metric else "no metric"
-        speeds = [_shown(row.get(key)) for key in ("accept_len", "tokens_per_second")]
-        body.append([row["task"], row["model"], speeds[0], shown, speeds[1]])
-    headers = ["task", "model", "accept_len", "metric", "tokens/s"]
-    return tabulate(body, headers, tablefmt="github", disable_numparse=True)
-
-
-def machine(adapter: SpeculativeLM) -> str:
-    """One line on where a figure comes from."""
-    return (
-        f"tss_bench {__version__}, {adapter.info.id} in {adapter.arguments.dtype} on "
-        f"{adapter.device}, {platform.processor() or platform.machine()}, "
+def machine(adapters: Adapters) -> str:
+    """Where a figure comes from: a line on the machine, a line on the setting of each adapter."""
+    first = next(iter(adapters.values()))
+    place = (
+        f"tss_bench {__version__}, {first.info.id} in {first.dtype} on "
+        f"{first.device}, {platform.processor() or platform.machine()}, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
+    return "\n".join([place, *(_adapter_line(name, one) for name, one in adapters.items())])
 
 
-def _shown(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+def _adapter_line(name: str, adapter: SpeculativeLM) -> str:
+    rest = adapter.controller.sets["*"]
+    named = [f"{key} {skip}" for key, skip in adapter.controller.sets.items() if skip != rest]
+    sets = f"{', '.join(named)}, else {rest}" if named else str(rest)
+    return f"{name}: protocol {adapter.arguments.protocol}, scope {adapter.scope}, skips {sets}"
 
 
-def _prepare(args: argparse.Namespace) -> tuple[dict[str, SpeculativeLM], dict[str, Any]]:
-    if args.limit < 1:
-        raise ValueError(f"--limit must be at least 1, got {args.limit}")
+def _prepare(args: argparse.Namespace) -> tuple[dict[str, SpeculativeLM], list[TaskRequests]]:
+    """Adapters, checked but not loaded, and tasks. Raises ValueError for bad input."""
+    for name in ("limit", "threads"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    tasks = load_tasks(args.tasks.split(","), {"split": args.split})
-    return make_adapters(args.model.split(","), args.model_args), tasks
+    adapters = prepare_adapters(_names(args.model), args.model_args)
+    tasks = load_tasks(_names(args.tasks), args.limit, {"split": args.split})
+    arguments = next(iter(adapters.values())).arguments
+    for task in tasks:
+        task.options(arguments)
+    return adapters, tasks
 
 
-def _setting(args: argparse.Namespace, adapter: SpeculativeLM) -> dict[str, Any]:
-    return {"machine": machine(adapter), "limit": args.limit, "split": args.split,
-            "model_args": args.model_args}  # fmt: skip
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _interleave(
-    answers: Mapping[str, Answer], instances: Sequence[Instance], label: str
-) -> dict[str, list[GenerationStats]]:
-    """Every request by every method, the order rotating; the first round is a warm-up."""
-    records: dict[str, list[GenerationStats]] = {name: [] for name in answers}
-    names = list(answers)
-    for name in names:
-        answers[name](instances[0])
-    for turn, instance in enumerate(tqdm(instances, desc=label)):
-        shift = turn % len(names)
-        for name in (*names[shift:], *names[:shift]):
-            records[name].append(answers[name](instance))
-    return records
+def _setting(args: argparse.Namespace, adapters: Adapters) -> dict[str, Any]:
+    return {
+        "machine": machine(adapters).splitlines()[0],
+        "limit": args.limit,
+        "split": args.split,
+        "model_args": args.model_args,
+        "adapters": {
+            name: {
+                "protocol": adapter.arguments.protocol,
+                "scope": adapter.scope,
+                "skip_sets": {key: list(skip) for key, skip in adapter.controller.sets.items()},
+            }
+            for name, adapter in adapters.items()
+        },
+    }
 
 
-def _adapter_answer(adapter: SpeculativeLM) -> Answer:
-    def answer(instance: Instance) -> GenerationStats:
-        (text,) = adapter.generate_until([instance], disable_tqdm=True)
-        return text.stats[0]
+def _refuse_other_work(adapter: SpeculativeLM, tasks: Sequence[TaskRequests]) -> None:
+    """`bench engine` times greedy answers that end at end of text or at their limit."""
+    for task in tasks:
+        for options in task.options(adapter.arguments):
+            if options.stop_strings:
+                problem = f"stops at {', '.join(map(repr, options.stop_strings))}"
+            elif options.temperature > 0:
+                problem = f"samples at temperature {options.temperature}"
+            elif options.max_gen_toks < 1:
+                problem = "asks for no new token"
+            else:
+                continue
+            raise ValueError(
+                f"{task.name} {problem}, where Hugging Face's generate would do other work than "
+                f"ours; take greedy tasks without stop strings, such as {DOMAIN_TASKS[0]}"
+            )
 
-    return answer
+
+def _refuse_other_targets(adapters: Adapters, tasks: Sequence[TaskRequests]) -> None:
+    """`bench lossless` compares greedy answers of one sparse target."""
+    if len(adapters) < 2:
+        raise ValueError("bench lossless compares adapters; name two or more with --model")
+    (first, one), *others = ((name, _target_of(adapter)) for name, adapter in adapters.items())
+    for name, other in others:
+        if other != one:
+            raise ValueError(
+                f"{first} and {name} run different sparse targets, so their answers differ; "
+                f"compare adapters of the same skip sets and scope, such as tss_ar and tss_eagle"
+            )
+    for task in tasks:
+        if any(options.temperature > 0 for options in task.options(adapters[first].arguments)):
+            raise ValueError(f"{task.name} is sampled; bench lossless compares greedy answers")
 
 
-def _hub_answer(adapter: SpeculativeLM) -> Answer:
+def _target_of(adapter: SpeculativeLM) -> object:
+    sets = adapter.controller.sets
+    named = {key: skip for key, skip in sets.items() if key == "*" or skip != sets["*"]}
+    return named, adapter.scope if any(named.values()) else None
+
+
+def _divergences(
+    adapter: SpeculativeLM,
+    task: TaskRequests,
+    plain: Sequence[GeneratedText],
+    others: Sequence[GeneratedText],
+) -> Iterator[tuple[str, Divergence]]:
+    """Where answers part from the plain ones of `adapter`, each with a line that tells it."""
+    jobs = adapter.jobs(task.requests)
+    for row, (job, one, other) in enumerate(zip(jobs, plain, others, strict=True)):
+        for turn, (a, b) in enumerate(zip(one.ids, other.ids, strict=True)):
+            prompt = adapter.prompt_ids(job, one.turns[:turn])
+            skip, scope = job.choice.skip, adapter.scope
+            found = find_divergence(adapter.target, prompt, a, b, skip, scope)
+            if found is not None:
+                place = f"row {row} of {task.label}, turn {turn + 1}, id {found.position}"
+                yield f"{place}: {_gap(adapter, found)}", found
+                break
+
+
+def _gap(adapter: SpeculativeLM, found: Divergence) -> str:
+    def shown(token: int | None) -> str:
+        return "the end" if token is None else repr(adapter.tokenizer.decode([token]))
+
+    pair = f"{shown(found.first)} against {shown(found.second)}"
+    if found.gap is None:
+        return pair
+    return f"{pair}, logits {found.gap:.2g} apart ({adapter.dtype} rounds {found.rounding:.2g})"
+
+
+def _hub_answer(adapter: SpeculativeLM) -> Callable[[Job], GeneratedText]:
     """Greedy `generate` of an untouched copy of the adapter's model, on the adapter's prompts."""
     arguments = adapter.arguments
     model, _, _ = weights.load_model(
@@ -214,15 +261,16 @@ def _hub_answer(adapter: SpeculativeLM) -> Answer:
         trust_remote_code=arguments.trust_remote_code,
     )
 
-    def answer(instance: Instance) -> GenerationStats:
-        ids = adapter.prompt_ids(instance)
-        return hub_generate(model, ids, instance.args[1]["max_gen_toks"])
+    def answer(job: Job) -> GeneratedText:
+        ids = adapter.prompt_ids(job)
+        limit = min(job.options.max_gen_toks, adapter.max_length - len(ids))
+        return GeneratedText("", (hub_generate(model, ids, limit),))
 
     return answer
 
 
 def hub_generate(model: Any, ids: Sequence[int], limit: int) -> GenerationStats:
-    """One greedy answer by Hugging Face's `generate`, timed as ours are."""
+    """One greedy answer by Hugging Face's `generate`, timed as ours are; `limit` new ids."""
     prompt = torch.tensor([list(ids)], device=model.device)
     clock = _FirstToken(model.device)
     with torch.inference_mode():
@@ -260,7 +308,7 @@ class _FirstToken(BaseStreamer):
         self._device = device
         self._puts = 0
         self.first_s = 0.0
-        self._start = time.perf_counter()
+        self._start = self._now()
 
     def put(self, value: torch.Tensor) -> None:
         self._puts += 1
@@ -271,6 +319,10 @@ class _FirstToken(BaseStreamer):
         pass
 
     def elapsed(self) -> float:
+        """Seconds since the clock was made."""
+        return self._now() - self._start
+
+    def _now(self) -> float:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        return time.perf_counter() - self._start
+        return time.perf_counter()

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tss_bench import __version__
 
 ERROR_CODE = 2
+TRACEBACK_FLAG = "--traceback"
 
 Arguments = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], None]
@@ -34,15 +36,23 @@ class Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 is success, 2 bad input, told in one line on stderr."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Run one command; 0 is success, 2 bad input, told in one line on stderr.
+
+    With `--traceback`, anywhere among the words, the traceback comes before that line.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+    words = [word for word in given if word != TRACEBACK_FLAG]
+    traced = words != given
     try:
         args = build_parser(words).parse_args(words)
         args.run(args)
     except Exception as error:
         if not is_input_error(error):
             raise
-        print(f"tss-bench: error: {one_line(error)}", file=sys.stderr)
+        if traced:
+            traceback.print_exception(error)
+        hint = "" if traced or is_own_error(error) else f" ({TRACEBACK_FLAG} shows where)"
+        print(f"tss-bench: error: {one_line(error)}{hint}", file=sys.stderr)
         return ERROR_CODE
     return 0
 
@@ -56,6 +66,9 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         "lm_eval --model tss_eagle --tasks specbench_translation",
     )
     parser.add_argument("--version", action="version", version=f"tss-bench {__version__}")
+    parser.add_argument(
+        TRACEBACK_FLAG, action="store_true", help="show where an error was raised, too"
+    )
     groups = parser.add_subparsers(dest="group", metavar="COMMAND", required=True)
     for group, help_text in GROUPS.items():
         group_parser = groups.add_parser(group, help=help_text, description=help_text)
@@ -69,9 +82,17 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def is_input_error(error: Exception) -> bool:
-    """Whether the message is meant for the user; anything else is a bug and keeps its traceback."""
+    """Whether the message is meant for the user; anything else is a bug and keeps its traceback.
+
+    Bugs may hide among the built-in types, so their line names the flag that shows more.
+    """
     if isinstance(error, (ValueError, OSError, ImportError)) or type(error) is LookupError:
         return True
+    return is_own_error(error)
+
+
+def is_own_error(error: Exception) -> bool:
+    """Whether the error is of a type made here for bad input, so surely no bug."""
     return type(error).__module__.partition(".")[0] in ("tss_bench", "model_adapters")
 
 
@@ -143,6 +164,13 @@ def bench_engine(args: argparse.Namespace) -> None:
     bench.run_engine(args)
 
 
+def bench_lossless(args: argparse.Namespace) -> None:
+    """Speculative answers against plain ones, see tss_bench.bench."""
+    from tss_bench import bench
+
+    bench.run_lossless(args)
+
+
 def bench_domains(args: argparse.Namespace) -> None:
     """The drafters on the Spec-Bench domains, see tss_bench.bench."""
     from tss_bench import bench
@@ -154,6 +182,19 @@ def _train_eagle_arguments(parser: argparse.ArgumentParser) -> None:
     from tss_bench.training import eagle
 
     eagle.add_arguments(parser)
+
+
+def _generate_data_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench.training import self_generation
+
+    self_generation.add_arguments(parser)
+
+
+def generate_data(args: argparse.Namespace) -> None:
+    """Let a model answer the prompt recipe, see tss_bench.training.self_generation."""
+    from tss_bench.training import self_generation
+
+    self_generation.run(args)
 
 
 def _train_tree_arguments(parser: argparse.ArgumentParser) -> None:
@@ -177,7 +218,7 @@ def train_eagle(args: argparse.Namespace) -> None:
 
 
 GROUPS = {
-    "data": "evaluation data",
+    "data": "evaluation data and training text",
     "domains": "domain maps: which layers each domain skips",
     "bench": "speed measurements, interleaved in one process",
     "train": "draft heads and trees",
@@ -187,6 +228,13 @@ COMMANDS = (
     Command(
         "data", "show", "where the rows of each domain come from", show_data, _show_data_arguments
     ),
+    Command(
+        "data",
+        "generate",
+        "let a model answer the packaged prompt recipe: text to train on",
+        generate_data,
+        _generate_data_arguments,
+    ),
     Command("domains", "list", "the packaged domain maps", list_maps),
     Command("domains", "show", "what a domain map says", show_map, _show_map_arguments),
     Command("bench", "engine", "our decoding against Hugging Face", bench_engine, _bench_arguments),
@@ -195,6 +243,13 @@ COMMANDS = (
         "domains",
         "the drafters on the Spec-Bench domains",
         bench_domains,
+        _bench_arguments,
+    ),
+    Command(
+        "bench",
+        "lossless",
+        "whether speculative answers equal those of plain decoding",
+        bench_lossless,
         _bench_arguments,
     ),
     Command(

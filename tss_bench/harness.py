@@ -1,15 +1,15 @@
 """Run lm-eval tasks on several adapters, interleaved request by request in one process.
 
-May import: lm_eval, model_adapters, tss_bench (layer L3 of the design). Tasks, metrics and
+May import: lm_eval, tqdm, model_adapters, tss_bench (layer L3 of the design). Tasks, metrics and
 aggregations are lm-eval's own, so a figure here means what it means in lm-eval's table.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
@@ -17,19 +17,42 @@ from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
 from model_adapters.adapters import ADAPTERS
+from model_adapters.answering import Job
+from model_adapters.arguments import Arguments, share_out, split_arguments
 from model_adapters.base import SpeculativeLM
+from model_adapters.gen_options import GenOptions, read_options
+from model_adapters.loaded import LoadedModel
 from tss_bench.task_paths import task_directory
-
-__all__ = [
-    "Instance",
-    "Outcome",
-    "load_tasks",
-    "make_adapters",
-    "requests_of",
-    "run_interleaved",
-]
+from tss_bench.types import GeneratedText
 
 GENERATION = "generate_until"
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class TaskRequests:
+    """A task with the requests of one run, in its order."""
+
+    name: str
+    task: Task
+    requests: list[Instance]
+
+    @property
+    def label(self) -> str:
+        """The task's name as lm-eval's table shows it, the data source included."""
+        return str(self.task.config.task_alias or self.name)
+
+    def options(self, arguments: Arguments) -> list[GenOptions]:
+        """What each request asks for. Raises AdapterError for what we would have to ignore."""
+        return [read_options(request.args[1], arguments) for request in self.requests]
+
+    def score(self, answers: Sequence[GeneratedText]) -> Outcome:
+        """The metrics of one answer a request."""
+        outcome = Outcome()
+        for request, answer in zip(self.requests, answers, strict=True):
+            outcome.add(self.task.process_results(request.doc, [answer]))
+        return outcome
 
 
 @dataclass
@@ -50,22 +73,39 @@ class Outcome:
         return {name: aggregations[name](values) for name, values in self.samples.items()}
 
 
-def make_adapters(names: Sequence[str], arguments: str) -> dict[str, SpeculativeLM]:
-    """Adapters by their lm-eval names, all with `arguments` and one shared copy of the target.
+def prepare_adapters(names: Sequence[str], arguments: str) -> dict[str, SpeculativeLM]:
+    """Adapters by their lm-eval names, all checked and none loaded; see `load_adapters`.
 
-    Raises ValueError for a name that is none of our adapters, AdapterError for bad arguments.
+    Each gets those of `arguments` that it takes. Raises ValueError for a name that is none of
+    our adapters, AdapterError for bad arguments and for one that no adapter of the list takes.
     """
-    made: dict[str, SpeculativeLM] = {}
+    if not names:
+        raise ValueError(f"no adapter was named; there is {', '.join(ADAPTERS)}")
     for name in names:
         if name not in ADAPTERS:
             raise ValueError(f"no adapter {name!r}; there is {', '.join(ADAPTERS)}")
-        first = next(iter(made.values()), None)
-        made[name] = ADAPTERS[name].create_from_arg_string(arguments, {"share": first})
-    return made
+    allowed = {name: ADAPTERS[name].allowed_arguments() for name in names}
+    shares = share_out(split_arguments(arguments), allowed)
+    return {name: ADAPTERS[name].prepare(given) for name, given in shares.items()}
 
 
-def load_tasks(names: Sequence[str], metadata: Mapping[str, Any] | None = None) -> dict[str, Task]:
-    """Generation tasks by name; groups are opened. Raises ValueError for any other task."""
+def load_adapters(adapters: Mapping[str, SpeculativeLM]) -> None:
+    """Load prepared adapters; they share one copy of the target."""
+    shared: LoadedModel | None = None
+    for adapter in adapters.values():
+        adapter.load(shared)
+        shared = adapter.loaded
+
+
+def load_tasks(
+    names: Sequence[str], limit: int | None, metadata: Mapping[str, Any] | None = None
+) -> list[TaskRequests]:
+    """Generation tasks by name, each with its first `limit` requests; groups are opened.
+
+    Raises ValueError for any other task.
+    """
+    if not names:
+        raise ValueError("no task was named; `lm_eval ls tasks` lists them")
     manager = TaskManager(include_path=str(task_directory()), metadata=dict(metadata or {}))
     unknown = sorted(set(names) - set(manager.all_tasks))
     if unknown:
@@ -74,36 +114,65 @@ def load_tasks(names: Sequence[str], metadata: Mapping[str, Any] | None = None) 
     for name, task in tasks.items():
         if task.OUTPUT_TYPE != GENERATION:
             raise ValueError(f"{name} asks for no generated answer; it has nothing to time")
-    return tasks
+    return [TaskRequests(name, task, _requests(task, limit)) for name, task in tasks.items()]
 
 
-def requests_of(task: Task, limit: int | None) -> list[Instance]:
-    """The first `limit` requests of a task, in its order."""
+def _requests(task: Task, limit: int | None) -> list[Instance]:
     task.build_all_requests(limit=limit)
     return list(task.instances)
 
 
 def run_interleaved(
-    adapters: Mapping[str, SpeculativeLM], task: Task, limit: int | None, *, repeats: int = 1
-) -> dict[str, Outcome]:
-    """Answer every request with every adapter in turn, the order rotating by request.
+    adapters: Mapping[str, SpeculativeLM],
+    requests: Sequence[Instance],
+    label: str,
+    beside: Mapping[str, Callable[[Job], GeneratedText]] | None = None,
+) -> dict[str, list[GeneratedText]]:
+    """The answers of every adapter, one run each, interleaved as in `interleave`.
 
-    Slow drifts of the machine hit all adapters alike. Each adapter warms up on its first
-    request (see the adapters), outside its clocks.
+    `beside` are other methods to measure; they get the jobs of the first adapter.
     """
-    instances = requests_of(task, limit)
-    outcomes = {name: Outcome() for name in adapters}
-    order = list(adapters)
-    with tqdm(total=len(instances) * len(order) * repeats, desc=str(task.config.task)) as bar:
-        for turn in range(repeats * len(instances)):
-            instance = instances[turn % len(instances)]
-            for name in _rotated(order, turn):
-                (text,) = adapters[name].generate_until([instance], disable_tqdm=True)
-                outcomes[name].add(task.process_results(instance.doc, [text]))
+    jobs = {name: adapter.jobs(requests) for name, adapter in adapters.items()}
+    first = next(iter(jobs.values()))
+    methods = {name: _by_place(method, first) for name, method in (beside or {}).items()}
+    methods |= {name: _by_place(adapters[name].answer, jobs[name]) for name in adapters}
+
+    def begin() -> None:
+        for name, adapter in adapters.items():
+            adapter.begin_run(jobs[name])
+
+    answers = interleave(methods, range(len(requests)), label, begin)
+    for adapter in adapters.values():
+        adapter.end_run()
+    return answers
+
+
+def interleave(
+    methods: Mapping[str, Callable[[T], R]],
+    requests: Sequence[T],
+    label: str,
+    begin: Callable[[], None] = lambda: None,
+) -> dict[str, list[R]]:
+    """Every request by every method, the order rotating by request.
+
+    Slow drifts of the machine hit all methods alike. Before, each method answers the first
+    request as a warm-up that nobody records; then `begin` clears what the warm-up left behind.
+    """
+    order = list(methods)
+    for name in order:
+        methods[name](requests[0])
+    begin()
+    answers: dict[str, list[R]] = {name: [] for name in order}
+    with tqdm(total=len(requests) * len(order), desc=label) as bar:
+        for turn, request in enumerate(requests):
+            start = turn % len(order)
+            for name in (*order[start:], *order[:start]):
+                answers[name].append(methods[name](request))
                 bar.update()
-    return outcomes
+    return answers
 
 
-def _rotated(items: Sequence[str], turn: int) -> list[str]:
-    start = turn % len(items)
-    return [*items[start:], *items[:start]]
+def _by_place(
+    method: Callable[[Job], GeneratedText], jobs: Sequence[Job]
+) -> Callable[[int], GeneratedText]:
+    return lambda place: method(jobs[place])

@@ -1,8 +1,8 @@
 """Counting rules: where an answer ends inside a block of newly accepted ids.
 
-May import: the standard library only (layer L0 of the design). `strict` ends at the first
-end-of-text id and never exceeds the token limit; `paper` counts as the TSS authors' published
-code did (definitions.md, "Two protocols").
+May import: the standard library and tss_bench.types (layer L0 of the design). `strict` ends at
+the first end-of-text id and never exceeds the token limit; `paper` counts as the TSS authors'
+published code did (definitions.md, "Two protocols").
 """
 
 from __future__ import annotations

@@ -147,12 +147,14 @@ class GeneratedText(str):
     """An answer that carries its statistics through lm-eval, which only knows `str`.
 
     `stats` has one record a turn; `turns` the answer of each turn (the string itself is
-    the last one). `config` says which skip set, scope, protocol and domain were used.
+    the last one); `ids` what was emitted in each turn, end-of-text included. `config` says which
+    skip set, scope, protocol and domain were used.
     """
 
     stats: tuple[GenerationStats, ...]
     turns: tuple[str, ...]
     config: dict[str, Any]
+    ids: tuple[tuple[int, ...], ...]
 
     def __new__(
         cls,
@@ -160,12 +162,14 @@ class GeneratedText(str):
         stats: tuple[GenerationStats, ...] = (),
         turns: tuple[str, ...] = (),
         config: dict[str, Any] | None = None,
+        ids: tuple[tuple[int, ...], ...] = (),
     ) -> GeneratedText:
         self = super().__new__(cls, text)
         self.stats = stats
         self.turns = turns or (text,)
         self.config = dict(config or {})
+        self.ids = ids
         return self
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        return (str(self), self.stats, self.turns, self.config)
+        return (str(self), self.stats, self.turns, self.config, self.ids)

@@ -8,7 +8,7 @@ import pytest
 
 from tss_bench.data import resolve as module
 from tss_bench.data.download import FetchError, GitHubFile, HubFile
-from tss_bench.data.resolve import NEEDS, DataFile, resolve
+from tss_bench.data.resolve import NEEDS, DataFile, read_rows, resolve
 from tss_bench.data.rows import DataError, parse_jsonl
 from tss_bench.data.split import split_rows
 
@@ -271,3 +271,50 @@ def test_mmlu_rows_are_in_the_order_of_the_subjects(data_dir: Path):
     data = (data_dir / "mmlu/test.jsonl").read_bytes()
     subjects = [record["subject"] for _, record in parse_jsonl(data, "test.jsonl")]
     assert subjects == sorted(subjects)
+
+
+def test_rows_of_a_file_of_ones_own(tmp_path: Path):
+    path = tmp_path / "law.jsonl"
+    path.write_bytes(lines(TURN, {**TURN, "question_id": 7, "category": "law", "turns": ["L"]}))
+    rows, source = read_rows(path, "law")
+    assert [(row.id, row.domain, row.turns, row.references) for row in rows] == [
+        ("7", "law", ("L",), ("R",))
+    ]
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (source.kind, source.path, source.sha256) == ("custom", path, digest)
+
+
+def test_a_file_of_multiple_choice_has_the_form_of_mmlu(tmp_path: Path):
+    path = tmp_path / "exam.jsonl"
+    path.write_bytes(lines({"question": "Q", "choices": list("wxyz"), "answer": 2}))
+    (row,), _ = read_rows(path, "mmlu")
+    assert (row.turns, row.choices, row.answer) == (("Q",), ("w", "x", "y", "z"), "C")
+
+
+def test_a_relative_path_starts_at_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "rows.jsonl").write_bytes(lines(TURN))
+    monkeypatch.chdir(tmp_path)
+    assert read_rows("rows.jsonl", "translation")[1].path == tmp_path / "rows.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        (lines(TURN), "has no rows of law"),
+        (lines(TURN)[:-9], "line 1 is no whole JSON object"),
+    ],
+)
+def test_a_file_of_ones_own_that_cannot_be_used_is_named(
+    tmp_path: Path, data: bytes | None, told: str
+):
+    path = tmp_path / "law.jsonl"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(DataError) as error:
+        read_rows(path, "law")
+    assert str(path) in str(error.value)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)

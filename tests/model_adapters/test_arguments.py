@@ -17,6 +17,7 @@ from model_adapters.arguments import (
     AdapterError,
     Arguments,
     read_arguments,
+    share_out,
     split_arguments,
 )
 
@@ -63,6 +64,8 @@ def test_defaults_are_the_documented_ones() -> None:
     ("given", "name", "value"),
     [
         ({"dtype": "torch.float32"}, "dtype", "float32"),
+        ({"dtype": "auto"}, "dtype", "auto"),
+        ({"draft_revision": "v1.0"}, "draft_revision", "v1.0"),
         ({"temperature": "0.7"}, "temperature", 0.7),
         ({"max_length": "64"}, "max_length", 64),
         ({"max_gen_toks": 0}, "max_gen_toks", 0),
@@ -92,7 +95,7 @@ def test_values_are_read_whatever_type_the_command_line_gave(
         ({"peft": "x"}, r"no argument 'peft'; .*it takes batch_size, "),
         ({"batch_size": 2}, r"batch_size must be 1 or auto, got 2"),
         ({"batch_size": "auto:4"}, r"batch_size must be 1 or auto, got 'auto:4'"),
-        ({"dtype": "int8"}, r"dtype must be one of bfloat16, float16, float32, got 'int8'"),
+        ({"dtype": "int8"}, r"dtype must be one of bfloat16, float16, float32, auto, got 'int8'"),
         ({"scope": "both"}, r"scope must be one of verify, all"),
         ({"protocol": "loose"}, r"protocol must be one of strict, paper"),
         ({"on_overflow": "cut"}, r"on_overflow must be one of flag, error"),
@@ -127,3 +130,14 @@ def test_arguments_of_another_adapter_are_refused() -> None:
 
 def test_an_error_of_several_lines_becomes_one() -> None:
     assert str(AdapterError("first\n  second\n")) == "first second"
+
+
+def test_arguments_for_several_go_to_those_that_take_them() -> None:
+    given = {"dtype": "float32", "skip_layers": 3, "tree": "x", "oops": 1}
+    allowed = {"a": {"dtype", "tree"}, "b": {"dtype", "skip_layers"}, "c": {"dtype"}}
+    assert share_out(given, allowed) == {
+        # What nobody takes goes to the first, which refuses it.
+        "a": {"dtype": "float32", "tree": "x", "oops": 1},
+        "b": {"dtype": "float32", "skip_layers": 3},
+        "c": {"dtype": "float32"},
+    }

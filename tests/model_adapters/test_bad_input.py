@@ -1,16 +1,21 @@
 """Bad input ends in one clear last line before any weight is loaded.
 
-May import: pytest, the standard library, model_adapters, tss_bench.
+May import: pytest, torch, safetensors, transformers, model_adapters, tss_bench.
 """
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerFast
 
 from model_adapters.adapters import (
     NativeAR,
@@ -117,6 +122,83 @@ def test_a_tree_with_too_many_children(tmp_path: Path) -> None:
     path = tmp_path / "wide.json"
     path.write_text(json.dumps({"paths": [[rank] for rank in range(9)]}), encoding="utf-8")
     expect(last_line(TssTokenRecycling, tree=str(path)), "9 children", "8 candidates")
+
+
+def head_for_default(directory: Path, **config: Any) -> Path:
+    """A head's config for the default target, with a weight file whose header is whole."""
+    fields = {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_attention_heads": 9,
+        "vocab_size": 49152,
+        **config,
+    }
+    (directory / "config.json").write_text(json.dumps(fields), encoding="utf-8")
+    save_file({"fc.weight": torch.zeros(2)}, directory / "model.safetensors")
+    return directory
+
+
+@pytest.mark.parametrize("adapter", [NativeEagle, TssEagle])
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ({"hidden_size": 4096}, ["hidden_size 4096", "576"]),
+        ({"vocab_size": 49153}, ["vocab_size 49153", "49152"]),
+        ({"speculators_model_type": "eagle"}, ["speculators format"]),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, ["EAGLE-3"]),
+        ({"num_hidden_layers": 30}, ["num_hidden_layers 30", "an EAGLE head has 1"]),
+    ],
+)
+def test_a_head_that_does_not_fit(
+    adapter: type[SpeculativeLM], config: dict[str, Any], parts: list[str], tmp_path: Path
+) -> None:
+    head = head_for_default(tmp_path, **config)
+    expect(last_line(adapter, draft=str(head)), str(head), *parts)
+
+
+def test_an_eagle_3_head_by_its_weights(tmp_path: Path) -> None:
+    head = head_for_default(tmp_path)
+    save_file({"midlayer.norm.weight": torch.zeros(2)}, head / "model.safetensors")
+    expect(last_line(NativeEagle, draft=str(head)), str(head), "EAGLE-3")
+
+
+def test_a_directory_without_a_head(tmp_path: Path) -> None:
+    expect(last_line(NativeEagle, draft=str(tmp_path)), str(tmp_path), "has no config.json")
+    head = head_for_default(tmp_path)
+    (head / "model.safetensors").write_bytes(b"torn")
+    expect(last_line(NativeEagle, draft=str(head)), str(head), "cannot read the weights")
+    (head / "model.safetensors").unlink()
+    expect(last_line(NativeEagle, draft=str(head)), "neither model.safetensors nor pytorch_model")
+
+
+def test_a_head_of_another_tokenizer(
+    chat_model: Path, tokenizer: PreTrainedTokenizerFast, eagle_head: Path, tmp_path: Path
+) -> None:
+    head = tmp_path / "head"
+    shutil.copytree(eagle_head, head)
+    other = copy.deepcopy(tokenizer)
+    other.add_tokens(["Hallo"])
+    other.save_pretrained(head)
+    line = last_line(NativeEagle, pretrained=str(chat_model), draft=str(head))
+    expect(line, str(head), "another tokenizer than target 'tiny-chat'", "'Hallo'")
+
+
+def test_a_revision_of_a_local_head(eagle_head: Path, chat_model: Path) -> None:
+    line = last_line(
+        NativeEagle, pretrained=str(chat_model), draft=str(eagle_head), draft_revision="v2"
+    )
+    expect(line, "draft_revision='v2'", "only heads on the hub have revisions")
+
+
+def test_a_context_above_the_model_s(chat_model: Path) -> None:
+    line = last_line(NativeAR, pretrained=str(chat_model), max_length=257)
+    expect(line, "max_length=257 is above the context of tiny-chat, which is 256")
+    expect(last_line(TssAR, max_length=8193), "max_length=8193", "which is 8192")
+
+
+def test_a_chat_template_that_is_not_there(base_model: Path) -> None:
+    line = last_line(NativeAR, pretrained=str(base_model), chat_template=True)
+    expect(line, "tiny-base has no chat template", "leave chat_template out")
 
 
 def test_a_fixed_and_a_dynamic_tree_at_once(tmp_path: Path) -> None:

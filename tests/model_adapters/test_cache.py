@@ -1,10 +1,11 @@
 """lm-eval's `--use_cache` never mixes configurations and never replays a speed.
 
-May import: pytest, lm_eval, sqlitedict, model_adapters, tss_bench.types.
+May import: pytest, lm_eval, safetensors, sqlitedict, model_adapters, tss_bench.types.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
+from safetensors.torch import load_file, save_file
 from sqlitedict import SqliteDict
 
-from model_adapters.adapters import NativeAR, TssAR
+from model_adapters.adapters import NativeAR, NativeEagle, TssAR
 from model_adapters.arguments import AdapterError
 from model_adapters.base import SpeculativeLM
 from tss_bench.domains import DomainConfig, DomainMap
@@ -77,6 +79,20 @@ def test_another_adapter_and_another_model_are_refused(
         CachingLM(build(TssAR), path)
     with pytest.raises(AdapterError, match="model: there tiny-chat, here tiny-base"):
         CachingLM(build(NativeAR, pretrained=str(base_model)), path)
+
+
+def test_another_head_at_the_same_place_is_refused(
+    build: Build, row: Row, request_for: RequestFor, path: str, eagle_head: Path, tmp_path: Path
+) -> None:
+    head = tmp_path / "head"
+    shutil.copytree(eagle_head, head)
+    requests = [request_for(row("a", "Hallo"))]
+    CachingLM(build(NativeEagle, draft=str(head)), path).generate_until(requests)
+    CachingLM(build(NativeEagle, draft=str(head)), path)
+    state = load_file(head / "model.safetensors")
+    save_file({name: value * 2 for name, value in state.items()}, head / "model.safetensors")
+    with pytest.raises(AdapterError, match=r"another configuration \(draft_fingerprint: there"):
+        CachingLM(build(NativeEagle, draft=str(head)), path)
 
 
 def test_a_cache_of_another_kind_of_model_is_refused(build: Build, path: str) -> None:

@@ -15,8 +15,8 @@ from tss_bench.domains import DomainConfig, DomainMap
 from tss_bench.types import Scope, SkipSet
 from tss_bench.weights import ModelInfo
 
-DEFAULT = ModelInfo("smollm2-135m-instruct", 30, "r", True, "llama")
-OTHER = ModelInfo("org/four", 4, "r", True, "llama")
+DEFAULT = ModelInfo("smollm2-135m-instruct", 30, "r", True, "llama", 576, 49152, 8192)
+OTHER = ModelInfo("org/four", 4, "r", True, "llama", 32, 48, 64)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
@@ -378,3 +379,40 @@ def test_official_rows_are_prompted_with_their_own_instruction(
     turns = {row.turns[0] for row in resolve("translation")[0]}
     assert len(lm.requests) == 64
     assert {request.args[0] for request in lm.requests} < turns
+
+
+@pytest.fixture
+def own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the YAML of a task that includes one of ours, and its ten rows."""
+    row = {"category": "law", "reference": ["right"]}
+    rows = [{**row, "question_id": i, "turns": [f"Is {i} legal?"]} for i in range(10)]
+    (tmp_path / "law.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "law.yaml").write_text(
+        f"include: {task_directory() / 'specbench_qa.yaml'}\n"
+        "task: law_qa\n"
+        "dataset_kwargs:\n"
+        "  rows: law\n"
+        "  file: law.jsonl\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_task_of_ones_own_with_rows_of_ones_own(own_task: Path, answering: Any):
+    lm = answering(lambda doc: GeneratedText("right", (stats((3,), drafted=4),)))
+    manager = TaskManager(include_path=str(own_task), include_defaults=False)
+    results = simple_evaluate(lm, tasks=["law_qa"], task_manager=manager)
+    found = shown(results, "law_qa")
+    # Two of ten rows are calibration, the others test.
+    assert found["scored"] == 8
+    assert (found["f1"], found["accept_len"]) == (1.0, 3.0)
+    assert results["results"]["law_qa"]["alias"] == "law_qa (custom)"
+    assert {request.doc["domain"] for request in lm.requests} == {"law"}
+    assert results["configs"]["law_qa"]["metadata"]["data"]["kind"] == "custom"
+
+
+def test_a_missing_file_of_rows_is_named(own_task: Path):
+    (own_task / "law.jsonl").unlink()
+    manager = TaskManager(include_path=str(own_task), include_defaults=False)
+    with pytest.raises(DataError, match=r"file=law\.jsonl: .*cannot be read"):
+        manager.load(["law_qa"])

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from tests import tiny
-from tss_bench.training.self_generation import Answers, answer_batch, shard_path, write_answers
+from tss_bench.training.batch_answers import Answers, answer_batch
+from tss_bench.training.self_generation import shard_path, write_answers
 
 
 def answers(seed: int = 0, rows: int = 8, max_new_tokens: int = 9) -> Answers:

@@ -10,7 +10,8 @@ import torch
 from tests import tiny
 from tests.training import helpers
 from tss_bench.training import eagle_data as ed
-from tss_bench.training.self_generation import Answers, features_path, read_features, write_answers
+from tss_bench.training.batch_answers import Answers
+from tss_bench.training.self_generation import features_path, read_features, write_answers
 
 
 def two_rows(tmp_path: Path) -> ed.Corpus:

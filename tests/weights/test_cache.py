@@ -12,7 +12,6 @@ from tss_bench.weights.cache import (
     MANIFEST,
     WeightsUnavailable,
     build_once,
-    cache_dir,
     read_manifest,
 )
 
@@ -42,16 +41,6 @@ class Builder:
     def __call__(self, work: Path) -> None:
         self.calls += 1
         (work / "weights").write_text("0123456789")
-
-
-def test_environment_names_the_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("TSS_BENCH_CACHE", str(tmp_path / "mine"))
-    assert cache_dir() == tmp_path / "mine"
-
-
-def test_without_environment_the_cache_is_the_users(monkeypatch, tmp_path):
-    monkeypatch.delenv("TSS_BENCH_CACHE", raising=False)
-    assert cache_dir().name == "tss_bench"
 
 
 def test_builds_once(tmp_path):

@@ -58,7 +58,19 @@ def _packaged(gguf, make_wheel, sha256=None):
     part = Part("tss-test-model", "1.0", "tss_test_model/tiny.gguf")
     make_wheel(part.package, part.member, data)
     sha256 = sha256 or hashlib.sha256(data).hexdigest()
-    return PackagedModel("tiny", (part,), sha256, 1, 2, "llama", True, notice="terms apply")
+    return PackagedModel(
+        id="tiny",
+        parts=(part,),
+        sha256=sha256,
+        size_mb=1,
+        num_layers=2,
+        hidden_size=32,
+        vocab_size=20,
+        context_length=128,
+        model_type="llama",
+        is_chat=True,
+        notice="terms apply",
+    )
 
 
 def test_packaged_model_is_fetched_once(
@@ -89,6 +101,12 @@ def test_default_model_answers_in_chat_form():
     model, tokenizer, info = load_model(DEFAULT_MODEL, dtype="float32")
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert (info.num_layers, info.model_type) == (len(model.model.layers), model.config.model_type)
+    sizes = (info.hidden_size, info.vocab_size, info.context_length)
+    assert sizes == (
+        model.config.hidden_size,
+        model.config.vocab_size,
+        model.config.max_position_embeddings,
+    )
     assert info.is_chat
     question = "What is the capital of France? Answer in one sentence."
     inputs = tokenizer.apply_chat_template(
@@ -108,6 +126,12 @@ def test_default_model_answers_in_chat_form():
 def test_gemma_completes():
     model, tokenizer, info = load_model("gemma-3-270m", dtype="float32")
     assert (info.num_layers, info.model_type) == (len(model.model.layers), model.config.model_type)
+    sizes = (info.hidden_size, info.vocab_size, info.context_length)
+    assert sizes == (
+        model.config.hidden_size,
+        model.config.vocab_size,
+        model.config.max_position_embeddings,
+    )
     assert model.config.layer_types.count("full_attention") == 3
     assert tokenizer.chat_template is None
     inputs = tokenizer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pickle
@@ -12,7 +13,12 @@ from safetensors.torch import load_file, save_file
 
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.weights import eagle
-from tss_bench.weights.eagle import load_eagle_head, resolve_eagle, save_eagle_head
+from tss_bench.weights.eagle import (
+    check_eagle_head,
+    load_eagle_head,
+    resolve_eagle,
+    save_eagle_head,
+)
 from tss_bench.weights.loading import ModelInfo
 
 H, INNER, V = 8, 12, 20
@@ -25,7 +31,7 @@ CONFIG = {
     "num_hidden_layers": 1,
 }
 TARGET = {"target_hidden_size": H, "target_vocab_size": V}
-INFO = ModelInfo("tiny", 2, "r", False, "llama")
+INFO = ModelInfo("tiny", 2, "r", False, "llama", H, V, 64)
 # The official file's keys and shapes: two query heads, one key head, four dimensions a head.
 SHAPES = {
     "fc.weight": (H, 2 * H),
@@ -131,12 +137,110 @@ def test_values_that_are_not_finite(tmp_path):
     ("target", "message"),
     [
         ({"target_hidden_size": 16, "target_vocab_size": V}, "hidden_size 8, the target has 16"),
-        ({"target_hidden_size": H, "target_vocab_size": 99}, "vocab_size 20, the target has 99"),
+        ({"target_hidden_size": H, "target_vocab_size": 19}, "vocab_size 20, the target has 19"),
     ],
 )
 def test_head_of_another_target(tmp_path, target, message):
     with pytest.raises(ValueError, match=message):
         load_eagle_head(write(tmp_path / "head", official_state()), **target)
+
+
+def test_a_head_with_fewer_rows_gets_the_target_s(tmp_path):
+    state = official_state(**{"embed_tokens.weight": torch.ones(V, H)})
+    head = load_eagle_head(
+        write(tmp_path / "head", state), target_hidden_size=H, target_vocab_size=V + 3
+    )
+    assert head.config.vocab_size == V + 3
+    assert head.embed_tokens.weight.sum(dim=1).tolist() == [H] * V + [0] * 3
+
+
+def test_a_head_with_more_rows_loses_them_if_the_tokenizer_is_the_same(tmp_path):
+    rows = torch.arange(V)[:, None].expand(V, H).float()
+    path = write(tmp_path / "head", official_state(**{"embed_tokens.weight": rows}))
+    target = {"target_hidden_size": H, "target_vocab_size": V - 2}
+    with pytest.raises(ValueError, match="vocab_size 20, the target has 18"):
+        load_eagle_head(path, **target)
+    head = load_eagle_head(path, **target, same_tokenizer=True)
+    assert head.config.vocab_size == V - 2
+    assert torch.equal(head.embed_tokens.weight, rows[:-2])
+
+
+def test_draft_ids_in_padded_rows_are_refused(tmp_path):
+    state = official_state(d2t=torch.tensor([2, 2, 17]))
+    path = write(tmp_path / "head", state, {"draft_vocab_size": 3})
+    load_eagle_head(path, **TARGET)
+    with pytest.raises(ValueError, match="target ids 2 to 19, allowed are 0 to 18"):
+        load_eagle_head(path, target_hidden_size=H, target_vocab_size=V - 1, same_tokenizer=True)
+
+
+def no_tokenizer():
+    pytest.fail("the target's tokenizer was loaded")
+
+
+def of_target(**sizes):
+    return dataclasses.replace(INFO, **sizes)
+
+
+@pytest.mark.parametrize("vocab", [V, V + 5])
+def test_a_fitting_head_passes_the_check(tmp_path, vocab):
+    head = write(tmp_path / "head", official_state())
+    assert check_eagle_head(head, of_target(vocab_size=vocab), no_tokenizer) is False
+
+
+@pytest.mark.parametrize("as_pickle", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"hidden_size": 16}, "hidden_size 8, the target has 16"),
+        ({"vocab_size": 19}, "vocab_size 20, the target has 19"),
+    ],
+)
+def test_the_check_refuses_a_head_of_another_target(tmp_path, as_pickle, sizes, message):
+    head = write(tmp_path / "head", official_state(), as_pickle=as_pickle)
+    with pytest.raises(ValueError, match=message):
+        check_eagle_head(head, of_target(**sizes), no_tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("state", "config", "message"),
+    [
+        ({"midlayer.norm.weight": torch.ones(2)}, {}, "EAGLE-3 head"),
+        ({}, {"architectures": ["LlamaForCausalLMEagle3"]}, "EAGLE-3 head"),
+        ({}, {"speculators_model_type": "eagle"}, "speculators format"),
+        ({}, {"num_hidden_layers": 32}, "has num_hidden_layers 32"),
+    ],
+)
+def test_the_check_refuses_heads_of_other_kinds(tmp_path, state, config, message):
+    head = write(tmp_path / "head", state, config)
+    with pytest.raises(ValueError, match=message):
+        check_eagle_head(head, INFO, no_tokenizer)
+
+
+def test_the_check_refuses_incomplete_directories(tmp_path):
+    with pytest.raises(ValueError, match=r"has no config\.json"):
+        check_eagle_head(tmp_path, INFO, no_tokenizer)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    with pytest.raises(ValueError, match=r"neither model\.safetensors nor pytorch_model\.bin"):
+        check_eagle_head(tmp_path, INFO, no_tokenizer)
+    (tmp_path / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(ValueError, match="cannot read the weights"):
+        check_eagle_head(tmp_path, INFO, no_tokenizer)
+
+
+@pytest.mark.parametrize("rows", [V - 4, V, V + 4])
+def test_an_equal_tokenizer_allows_any_padding(tmp_path, make_tokenizer, rows):
+    """cases.json vocab-mismatch: padded rows do not count, in either direction."""
+    head = write(tmp_path / "head", official_state())
+    make_tokenizer().save_pretrained(head)
+    assert check_eagle_head(head, of_target(vocab_size=rows), make_tokenizer) is True
+
+
+@pytest.mark.parametrize("rows", [V, V + 4])
+def test_another_tokenizer_is_refused_whatever_the_sizes(tmp_path, make_tokenizer, rows):
+    head = write(tmp_path / "head", official_state())
+    make_tokenizer(("a", "b", "d")).save_pretrained(head)
+    with pytest.raises(ValueError, match=r"head' has another tokenizer than target 'tiny'"):
+        check_eagle_head(head, of_target(vocab_size=rows), make_tokenizer)
 
 
 def test_reduced_vocabulary(tmp_path):
@@ -278,3 +382,22 @@ def test_which_head_files_are_fetched_from_the_hub():
     names = ["README.md", "config.json", "model.safetensors", "pytorch_model.bin"]
     assert eagle._head_files(names) == ["config.json", "model.safetensors"]
     assert eagle._head_files(names[:2] + names[3:]) == ["config.json", "pytorch_model.bin"]
+    assert eagle._head_files([*names[:3], "tokenizer.json"])[-1] == "tokenizer.json"
+
+
+def test_the_hub_s_revision_is_asked_for(monkeypatch, tmp_path):
+    asked = []
+
+    def directory(name, revision, select):
+        asked.append((name, revision))
+        return tmp_path, "commit"
+
+    monkeypatch.setattr(eagle, "hub_directory", directory)
+    assert resolve_eagle("owner/head", INFO, "v2") == tmp_path
+    assert asked == [("owner/head", "v2")]
+
+
+@pytest.mark.parametrize("draft", ["auto", "."])
+def test_a_revision_of_what_is_not_on_the_hub(draft):
+    with pytest.raises(ValueError, match=r"draft_revision='v2' does not apply to draft="):
+        resolve_eagle(draft, INFO, "v2")

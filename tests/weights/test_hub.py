@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tss_bench.weights.hub import describe_files, hub_directory, model_files
-from tss_bench.weights.loading import describe, load_model
+from tss_bench.weights.hub import describe_files, hub_directory, model_files, tokenizer_files
+from tss_bench.weights.loading import describe, load_model, load_tokenizer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -91,6 +91,11 @@ def test_describe_fetches_no_weights(hub):
     assert sorted(hub.fetched) == ["config.json", "tokenizer_config.json"]
 
 
+def test_a_tokenizer_is_fetched_without_weights(hub):
+    assert load_tokenizer("owner/model").get_vocab()["a"] == 3
+    assert "model.safetensors" not in hub.fetched
+
+
 def test_load_from_the_hub(hub, llama_dir):
     (llama_dir / "pytorch_model.bin").write_bytes(b"not wanted beside safetensors")
     model, tokenizer, info = load_model("owner/model", device="cpu", dtype="float32")
@@ -154,4 +159,5 @@ def test_which_files_are_fetched():
         "tokenizer.model",
         "tokenizer_config.json",
     ]
+    assert tokenizer_files(names) == ["tokenizer.model", "tokenizer_config.json"]
     assert model_files(["config.json", "pytorch_model.bin"]) == ["config.json", "pytorch_model.bin"]

@@ -12,7 +12,13 @@ from safetensors.torch import load_file, save_file
 
 from tss_bench.weights.cache import WeightsUnavailable
 from tss_bench.weights.default_models import DEFAULT_MODEL, PACKAGED_MODELS
-from tss_bench.weights.loading import describe, load_model, resolve_device, resolve_dtype
+from tss_bench.weights.loading import (
+    describe,
+    load_model,
+    load_tokenizer,
+    resolve_device,
+    resolve_dtype,
+)
 
 
 @pytest.fixture
@@ -25,6 +31,8 @@ def test_describe_a_packaged_name_fetches_nothing(no_index, cache):
     for name, model in PACKAGED_MODELS.items():
         info = describe(name)
         assert (info.id, info.num_layers, info.revision) == (name, model.num_layers, model.sha256)
+        sizes = (model.hidden_size, model.vocab_size, model.context_length)
+        assert (info.hidden_size, info.vocab_size, info.context_length) == sizes
     assert not cache.exists()
 
 
@@ -32,6 +40,7 @@ def test_directory_without_chat_template(llama_dir):
     info = describe(str(llama_dir))
     assert (info.id, info.num_layers, info.is_chat) == ("tiny-llama", 2, False)
     assert info.model_type == "llama"
+    assert (info.hidden_size, info.vocab_size, info.context_length) == (32, 20, 2048)
     assert len(info.revision) == 64
 
 
@@ -154,6 +163,19 @@ def test_absent_tensor_is_refused_not_made_up(llama_dir):
     save_file(state, llama_dir / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"lack 1 tensors, first model\.layers\.1\.mlp\.up_proj"):
         load_model(str(llama_dir), device="cpu")
+
+
+def test_a_tokenizer_alone_needs_no_weights(llama_dir):
+    (llama_dir / "model.safetensors").unlink()
+    assert load_tokenizer(str(llama_dir)).get_vocab()["a"] == 3
+
+
+@pytest.mark.parametrize("field", ["hidden_size", "vocab_size", "max_position_embeddings"])
+def test_config_without_a_size(llama_dir, field):
+    path = llama_dir / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: 0}))
+    with pytest.raises(ValueError, match=f"has no {field} of at least 1"):
+        describe(str(llama_dir))
 
 
 def test_directory_without_tokenizer(llama_dir):

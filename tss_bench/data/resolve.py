@@ -7,8 +7,8 @@ too), or `official` (never the mini set), or `mini` (always the mini set, no net
 The commits below are public records of the three sources. The hub serves NQ-open and MMLU as
 parquet files; their JSON-lines forms are known by content hash alone.
 
-May import: the standard library, tss_bench.data; pyarrow and platformdirs inside functions
-(layer L1 of the design).
+May import: the standard library, tss_bench.{data,paths}; pyarrow inside functions (layer L1 of
+the design).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tss_bench.data.rows import (
     parse_jsonl,
     specbench_rows,
 )
+from tss_bench.paths import cache_dir
 
 DATA_VARIABLE = "TSS_BENCH_DATA"
-CACHE_VARIABLE = "TSS_BENCH_CACHE"
 MINI_DIRECTORY = Path(__file__).resolve().parent.parent / "assets" / "mini"
 
 Kind = Literal["official", "custom", "mini"]
@@ -145,7 +145,7 @@ def resolve(domain: str) -> tuple[list[Row], DataSource]:
         raise DataError(f"no data for domain {domain!r}; there is {', '.join(NEEDS)}")
     setting = os.environ.get(DATA_VARIABLE, "").strip()
     if setting == "mini":
-        return _mini(domain, f"{DATA_VARIABLE}=mini")
+        return mini_rows(domain, f"{DATA_VARIABLE}=mini")
     if setting not in ("", "official"):
         directory = Path(setting).expanduser()
         return _rows_of(domain, [_from_directory(directory, file) for file in NEEDS[domain]])
@@ -157,14 +157,28 @@ def resolve(domain: str) -> tuple[list[Row], DataSource]:
                 f"{DATA_VARIABLE}=official refuses the packaged mini set, and the official "
                 f"{domain} rows are not to be had: {error}; {_how_to_get(domain)}"
             ) from None
-        return _mini(domain, f"{error}; set {DATA_VARIABLE} to use the official rows")
+        return mini_rows(domain, f"{error}; set {DATA_VARIABLE} to use the official rows")
+
+
+def read_rows(file: str | Path, domain: str) -> tuple[list[Row], DataSource]:
+    """The rows of `domain` in a file of the user's own, and the file as their source.
+
+    The file has the form of the domain's public file, JSON lines; a domain that is none of
+    ours is read as Spec-Bench's: the rows whose `category` is the domain. A relative path
+    starts at the current directory. Raises DataError, one line: an unreadable or torn file,
+    or one without such rows.
+    """
+    path = Path(file).expanduser().absolute()
+    try:
+        loaded = _Loaded(path, path.read_bytes(), revision="", official=False)
+    except OSError as error:
+        raise DataError(f"file={file}: {path} cannot be read ({error.strerror})") from None
+    return _parse(domain, loaded, {}), DataSource("custom", path, loaded.sha256)
 
 
 def data_cache() -> Path:
-    """Where fetched files are kept: `TSS_BENCH_CACHE`, else the user's cache directory."""
-    from platformdirs import user_cache_dir
-
-    return Path(os.environ.get(CACHE_VARIABLE) or user_cache_dir("tss_bench")) / "data"
+    """Where fetched files are kept, see `tss_bench.paths`."""
+    return cache_dir() / "data"
 
 
 def _rows_of(domain: str, files: list[_Loaded]) -> tuple[list[Row], DataSource]:
@@ -187,7 +201,9 @@ def _parse(domain: str, file: _Loaded, answers: dict[str, tuple[str, ...]]) -> l
         return nq_open_rows(file.records())
     rows = specbench_rows(file.records(), domain, answers)
     if not rows:
-        raise DataError(f"{file.path} has no rows of {domain}; get the whole file")
+        raise DataError(
+            f"{file.path} has no rows of {domain}: no row of that category; get the whole file"
+        )
     return rows
 
 
@@ -251,8 +267,11 @@ def _keep(path: Path, data: bytes) -> str:
     return ""
 
 
-def _mini(domain: str, why: str) -> tuple[list[Row], DataSource]:
-    """The packaged rows. Raises DataError for a domain that the mini set does not have."""
+def mini_rows(domain: str, why: str = "") -> tuple[list[Row], DataSource]:
+    """The packaged rows; `why` they are used becomes the source's note.
+
+    Raises DataError for a domain that the mini set does not have.
+    """
     stem = "qa" if domain == "nq_open" else domain
     path = MINI_DIRECTORY / f"{stem}.jsonl"
     if not path.is_file():

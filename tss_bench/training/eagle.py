@@ -39,6 +39,7 @@ from tss_bench.training.self_generation import (
     RECIPE,
     add_recipe_arguments,
     generate_from_arguments,
+    read_excluded,
     read_recipe,
     shard_paths,
 )
@@ -96,15 +97,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Train, resume or finish a head; 0 when OUT/head is written.
+def run(args: argparse.Namespace) -> None:
+    """Train, resume or finish a head: OUT/head.
 
     Raises ValueError for values out of range and for a directory of another run.
     """
     if args.smoke:
         from tss_bench.training.eagle_smoke import run_smoke
 
-        return run_smoke(args)
+        run_smoke(args)
+        return
     if args.out is None:
         raise ValueError("train eagle needs --out DIR, where checkpoints and the head go")
     settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
@@ -133,10 +135,10 @@ def run(args: argparse.Namespace) -> int:
     trainer = Trainer(corpus, train, held_out, frozen, scales, config, settings, args.out)
     trainer.run(args.max_minutes, args.checkpoint_every)
     head = fold(trainer.best_head().cpu(), config, scales).to(torch.bfloat16)
-    provenance = _provenance(args, settings, trainer, scales, counts, recipe, info)
+    excluded = read_excluded(directory)
+    provenance = _provenance(args, settings, trainer, scales, counts, recipe, excluded, info)
     save_eagle_head(head, args.out / HEAD, provenance)
     print(f"{trainer.best_report}\nwrote {args.out / HEAD}")
-    return 0
 
 
 def head_config(model: PreTrainedModel, draft_vocab: int | None) -> EagleConfig:
@@ -200,6 +202,7 @@ def _provenance(
     scales: Scales,
     counts: dict[str, Any],
     recipe: dict[str, Any],
+    excluded: list[dict[str, Any]],
     info: ModelInfo,
 ) -> dict[str, Any]:
     return {
@@ -209,6 +212,7 @@ def _provenance(
         "settings": asdict(settings),
         "draft_vocab": args.draft_vocab,
         "data_recipe": recipe,
+        "excluded_evaluation_rows": excluded,
         "data": counts,
         "scales": asdict(scales),
         "steps": trainer.step,

@@ -20,8 +20,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from tss_bench.decoding.target import Target
+from tss_bench.training.batch_answers import Answers
 from tss_bench.training.self_generation import (
-    Answers,
     features_path,
     read_answers,
     read_features,

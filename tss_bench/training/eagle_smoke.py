@@ -31,7 +31,7 @@ _SETTINGS = {
 }
 
 
-def run_smoke(args: argparse.Namespace) -> int:
+def run_smoke(args: argparse.Namespace) -> None:
     """Train with small settings in --out (default: a directory that is removed again)."""
     from tss_bench.training import eagle
 
@@ -41,7 +41,7 @@ def run_smoke(args: argparse.Namespace) -> int:
         make_tiny_target(tiny)
         out = args.out or place / "run"
         small = {**vars(args), **_SETTINGS, "pretrained": str(tiny), "out": out}
-        return eagle.run(argparse.Namespace(**{**small, "data": None, "smoke": False}))
+        eagle.run(argparse.Namespace(**{**small, "data": None, "smoke": False}))
 
 
 def make_tiny_target(directory: Path, seed: int = 0) -> None:

@@ -44,8 +44,8 @@ class Settings:
 
     seed: int = 0
     epochs: int = 4
-    batch_slots: int = 4096
-    learning_rate: float = 1e-3
+    batch_slots: int = 2048
+    learning_rate: float = 5e-4
     warmup: int = 50
     weight_decay: float = 0.01
     clip: float = 1.0

@@ -4,8 +4,8 @@ A shard is one batch of prompts of similar length. It is written whole or not at
 content depends on the settings alone, so a restarted run continues where it was and ends with
 the same data. The last hidden states may be kept beside the ids: a draft head trains on them.
 
-May import: torch, transformers, safetensors, tqdm, tss_bench.{types, domains, data, decoding,
-weights} and tss_bench.training.prompts.
+May import: torch, safetensors, tqdm, tss_bench.{data, decoding, weights}
+and tss_bench.training.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -27,22 +27,17 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from tss_bench.data.resolve import DATA_VARIABLE, MINI_DIRECTORY, resolve
-from tss_bench.data.rows import parse_jsonl
-from tss_bench.decoding.kv_cache import KVCache
+from tss_bench.data.overlap import evaluation_sources, evaluation_texts
 from tss_bench.decoding.target import Target
-from tss_bench.domains import DOMAINS
+from tss_bench.training.batch_answers import Answers, answer_batch, encode_prompt
 from tss_bench.training.prompts import make_prompts
-from tss_bench.types import SkipSet
-from tss_bench.weights import DEFAULT_MODEL, describe, load_model
+from tss_bench.weights import DEFAULT_MODEL, describe, end_of_text_ids, load_model
 from tss_bench.weights.loading import resolve_device
 
 RECIPE = "recipe.json"
 PROMPTS = "prompts.jsonl"
-# Finished rows leave the batch when this share of it is done.
-_COMPACT_AT = 0.25
+EXCLUDED = "excluded.json"
 
 
 @dataclass(frozen=True)
@@ -66,24 +61,6 @@ class GenerationRecipe:
             raise ValueError(f"sampled_share must lie in 0 … 1, got {self.sampled_share}")
 
 
-@dataclass(frozen=True)
-class Answers:
-    """One shard: row i is prompt ids + answer ids, `prompt_lengths[i]` of them the prompt.
-
-    `sampled[i]` tells temperature 1 from greedy. `features[i]` [len(ids[i]) - 1, H] are the
-    hidden states after the final norm of all ids but the last; None when they were not kept.
-    """
-
-    ids: list[Tensor]
-    prompt_lengths: list[int]
-    sampled: list[bool]
-    features: list[Tensor] | None = None
-
-    @property
-    def new_tokens(self) -> int:
-        return sum(len(row) for row in self.ids) - sum(self.prompt_lengths)
-
-
 def generate_data(
     directory: Path,
     recipe: GenerationRecipe,
@@ -92,10 +69,12 @@ def generate_data(
     workers: int = 1,
     keep_features: bool = True,
     excluded: Iterable[str] = (),
+    excluded_sources: Sequence[Mapping[str, Any]] = (),
 ) -> list[Path]:
     """Write the missing shards of `recipe` into `directory`; the paths of all its shards.
 
-    `excluded`: texts of evaluation rows, see `make_prompts`. Raises ValueError when the
+    `excluded`: texts of evaluation rows, see `make_prompts`; `excluded_sources` says which, for
+    the record. Raises ValueError when the
     directory holds the data of another recipe.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -103,6 +82,7 @@ def generate_data(
     if not (directory / PROMPTS).is_file():
         prompts = make_prompts(recipe.prompts, recipe.seed, excluded=excluded)
         lines = [json.dumps(asdict(prompt), ensure_ascii=False) for prompt in prompts]
+        _write_text(directory / EXCLUDED, json.dumps(list(excluded_sources), indent=2) + "\n")
         _write_text(directory / PROMPTS, "\n".join(lines) + "\n")
     # Lengths in characters: close enough to tokens to fill batches evenly.
     texts = read_prompts(directory)
@@ -156,11 +136,10 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Make the data, or what is missing of it; 0 when done."""
+def run(args: argparse.Namespace) -> None:
+    """Make the data, or what is missing of it."""
     shards = generate_from_arguments(args, args.out, keep_features=not args.no_features)
     print(f"{args.out}: {len(shards)} shards")
-    return 0
 
 
 def generate_from_arguments(
@@ -184,19 +163,8 @@ def generate_from_arguments(
         workers=(args.workers or os.cpu_count() or 1) if on_cpu else 1,
         keep_features=keep_features,
         excluded=evaluation_texts(),
+        excluded_sources=evaluation_sources(),
     )
-
-
-def evaluation_texts() -> list[str]:
-    """Turns of the packaged mini set and, where TSS_BENCH_DATA is set, of the official rows."""
-    texts = []
-    for path in sorted(MINI_DIRECTORY.glob("*.jsonl")):
-        rows = parse_jsonl(path.read_bytes(), path.name)
-        texts += [turn for _, row in rows for turn in row.get("turns", [])]
-    if os.environ.get(DATA_VARIABLE, "").strip():
-        for domain in DOMAINS:
-            texts += [turn for row in resolve(domain)[0] for turn in row.turns]
-    return texts
 
 
 def plan_shards(lengths: Sequence[int], recipe: GenerationRecipe) -> list[list[int]]:
@@ -242,6 +210,12 @@ def read_recipe(directory: Path) -> dict[str, Any]:
     return recipe
 
 
+def read_excluded(directory: Path) -> list[dict[str, Any]]:
+    """Which evaluation rows the prompts in a directory keep away from; empty if not recorded."""
+    path = directory / EXCLUDED
+    return json.loads(path.read_text("utf-8")) if path.is_file() else []
+
+
 def read_answers(path: Path) -> Answers:
     """Read one shard, without hidden states."""
     stored = load_file(path)
@@ -274,167 +248,6 @@ def write_answers(path: Path, answers: Answers) -> None:
     _save(stored, path)
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Ids of one user message in the tokenizer's chat template; plain text for a base model."""
-    if tokenizer.chat_template is None:
-        return list(tokenizer(text + "\n\n")["input_ids"])
-    rendered = tokenizer.apply_chat_template(
-        [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-    )
-    return list(tokenizer(str(rendered), add_special_tokens=False)["input_ids"])
-
-
-def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The ids that end an answer."""
-    config = getattr(model, "generation_config", None)
-    named = getattr(config, "eos_token_id", None)
-    listed = named if isinstance(named, list) else [named]
-    return frozenset(i for i in [*listed, tokenizer.eos_token_id] if i is not None)
-
-
-@torch.inference_mode()
-def answer_batch(
-    target: Target,
-    prompts: Sequence[Sequence[int]],
-    *,
-    sampled: Sequence[bool],
-    max_new_tokens: int,
-    eos: frozenset[int],
-    generator: torch.Generator,
-    keep_features: bool = True,
-) -> Answers:
-    """Answer all prompts at once, row i greedily or at temperature 1.
-
-    The end id belongs to the answer. Prompts are padded on the right and the gap is masked, so
-    that the prompt pass needs no mask. Raises ValueError for a prompt that is empty or leaves
-    no room in the context.
-    """
-    longest = max(map(len, prompts))
-    if not min(map(len, prompts)) or longest + max_new_tokens > target.context_length:
-        raise ValueError(
-            f"prompts of 1 … {target.context_length - max_new_tokens} tokens fit this target "
-            f"with {max_new_tokens} new ones, got {min(map(len, prompts))} … {longest}"
-        )
-    batch = _Batch(target, prompts, sampled, generator, max_new_tokens, keep_features)
-    for step in range(max_new_tokens):
-        alive = batch.choose(eos)
-        if not alive or step == max_new_tokens - 1:
-            break
-        batch.advance()
-    return batch.answers()
-
-
-class _Batch:
-    """The rows of one batch while they grow; finished rows are taken out from time to time."""
-
-    def __init__(
-        self,
-        target: Target,
-        prompts: Sequence[Sequence[int]],
-        sampled: Sequence[bool],
-        generator: torch.Generator,
-        max_new_tokens: int,
-        keep_features: bool,
-    ) -> None:
-        device = target.device
-        self._target = target
-        self._skip = SkipSet.dense(target.num_layers)
-        self._generator = generator
-        self._sampled = list(sampled)
-        self._prompts = [list(prompt) for prompt in prompts]
-        self._new: list[list[int]] = [[] for _ in prompts]
-        self._rows = list(range(len(prompts)))
-        self._done = [False] * len(prompts)
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        longest = int(lengths.max())
-        ids = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
-        for row, prompt in enumerate(prompts):
-            ids[row, : len(prompt)] = torch.tensor(prompt, device=device)
-        self._cache = target.new_cache(longest + max_new_tokens, batch=len(prompts))
-        hidden = target.prefill(ids, self._cache, self._skip)
-        self._hidden = hidden[torch.arange(len(prompts), device=device), lengths - 1]
-        self._positions = lengths
-        self._seen = torch.arange(longest, device=device) < lengths[:, None]
-        self._features: list[list[Tensor]] | None = None
-        if keep_features:
-            kept = hidden.to("cpu", torch.bfloat16)
-            self._features = [[kept[i, : len(p)].clone()] for i, p in enumerate(prompts)]
-
-    def choose(self, eos: frozenset[int]) -> bool:
-        """Give every unfinished row its next id; whether any row is left."""
-        logits = self._target.logits(self._hidden).float()
-        self._next = logits.argmax(dim=-1)
-        warm = [i for i, row in enumerate(self._rows) if self._sampled[row]]
-        if warm:
-            chances = logits[warm].softmax(dim=-1).cpu()
-            picks = torch.multinomial(chances, 1, generator=self._generator)[:, 0]
-            self._next[warm] = picks.to(self._next.device)
-        for row, token in zip(self._rows, self._next.tolist(), strict=True):
-            if not self._done[row]:
-                self._new[row].append(token)
-                self._done[row] = token in eos
-        self._compact()
-        return bool(self._rows)
-
-    def advance(self) -> None:
-        """Run the chosen ids through the target."""
-        one = torch.ones(len(self._rows), 1, dtype=torch.bool, device=self._seen.device)
-        self._seen = torch.cat((self._seen, one), dim=1)
-        hidden = self._target.forward(
-            self._next[:, None],
-            self._positions[:, None],
-            self._seen[:, None],
-            self._cache,
-            self._skip,
-        )
-        self._cache.advance(1)
-        self._positions = self._positions + 1
-        self._hidden = hidden[:, 0]
-        if self._features is not None:
-            kept = self._hidden.to("cpu", torch.bfloat16)
-            for i, row in enumerate(self._rows):
-                if not self._done[row]:
-                    self._features[row].append(kept[i : i + 1].clone())
-
-    def answers(self) -> Answers:
-        ids = [torch.tensor(p + new) for p, new in zip(self._prompts, self._new, strict=True)]
-        features = None
-        if self._features is not None:
-            features = [torch.cat(parts) for parts in self._features]
-        return Answers(ids, [len(p) for p in self._prompts], self._sampled, features)
-
-    def _compact(self) -> None:
-        left = [i for i, row in enumerate(self._rows) if not self._done[row]]
-        if left and len(left) > (1 - _COMPACT_AT) * len(self._rows):
-            return
-        self._rows = [self._rows[i] for i in left]
-        if not left:
-            return
-        index = torch.tensor(left, device=self._seen.device)
-        self._next, self._positions = self._next[index], self._positions[index]
-        self._seen = self._seen[index]
-        self._cache = _rows_of(self._cache, index)
-
-
-def _rows_of(cache: KVCache, rows: Tensor) -> KVCache:
-    """A cache with the chosen sequences of another one."""
-    layers, _, _, heads, capacity, dim = cache.data.shape
-    smaller = KVCache(
-        num_layers=layers,
-        kv_heads=heads,
-        head_dim=dim,
-        capacity=capacity,
-        dtype=cache.data.dtype,
-        device=cache.data.device,
-        batch=len(rows),
-    )
-    past = slice(0, cache.length)
-    for layer in range(layers):
-        smaller.data[layer, ..., past, :] = cache.data[layer][:, rows, :, past]
-    smaller.length = cache.length
-    return smaller
-
-
 @dataclass(frozen=True)
 class _Job:
     """What a worker process needs to make shards."""
@@ -453,7 +266,7 @@ class _Worker:
         )
         self._job = job
         self._target = Target(model)
-        self._eos = end_ids(model, self._tokenizer)
+        self._eos = end_of_text_ids(model, self._tokenizer)
         self._texts = read_prompts(Path(job.directory))
 
     def make(self, index: int, members: Sequence[int]) -> int:

@@ -3,23 +3,33 @@
 May import: tss_bench.weights.
 """
 
-from tss_bench.weights.cache import WeightsUnavailable, cache_dir
+from tss_bench.weights.cache import WeightsUnavailable
 from tss_bench.weights.default_models import DEFAULT_MODEL, PACKAGED_MODELS
-from tss_bench.weights.eagle import load_eagle_head, resolve_eagle, save_eagle_head
-from tss_bench.weights.loading import ModelInfo, describe, load_model
-from tss_bench.weights.tokenizers import require_same_tokenizer, same_tokenizer
+from tss_bench.weights.eagle import (
+    check_eagle_head,
+    load_eagle_head,
+    resolve_eagle,
+    save_eagle_head,
+)
+from tss_bench.weights.fingerprint import weights_fingerprint
+from tss_bench.weights.loading import DTYPES, ModelInfo, describe, load_model, load_tokenizer
+from tss_bench.weights.tokenizers import end_of_text_ids, require_same_tokenizer, same_tokenizer
 
 __all__ = [
     "DEFAULT_MODEL",
+    "DTYPES",
     "PACKAGED_MODELS",
     "ModelInfo",
     "WeightsUnavailable",
-    "cache_dir",
+    "check_eagle_head",
     "describe",
+    "end_of_text_ids",
     "load_eagle_head",
     "load_model",
+    "load_tokenizer",
     "require_same_tokenizer",
     "resolve_eagle",
     "same_tokenizer",
     "save_eagle_head",
+    "weights_fingerprint",
 ]

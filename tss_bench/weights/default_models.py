@@ -35,6 +35,9 @@ class PackagedModel:
     sha256: str
     size_mb: int
     num_layers: int
+    hidden_size: int
+    vocab_size: int
+    context_length: int
     model_type: str
     is_chat: bool
     notice: str = ""
@@ -53,6 +56,9 @@ _MODELS = (
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size_mb=93,
         num_layers=30,
+        hidden_size=576,
+        vocab_size=49152,
+        context_length=8192,
         model_type="llama",
         is_chat=True,
     ),
@@ -62,6 +68,9 @@ _MODELS = (
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         size_mb=227,
         num_layers=18,
+        hidden_size=640,
+        vocab_size=262144,
+        context_length=32768,
         model_type="gemma3_text",
         is_chat=False,
         notice="gemma-3-270m is provided under and subject to the Gemma Terms of Use found at "

@@ -31,6 +31,21 @@ def model_files(names: Iterable[str]) -> list[str]:
     return sorted(path.name for path in (*texts, *weights))
 
 
+def tokenizer_files(names: Iterable[str]) -> list[str]:
+    """The files among `names` that a tokenizer is loaded from; none where there is none."""
+    known = {
+        "added_tokens.json",
+        "chat_template.jinja",
+        "merges.txt",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "vocab.json",
+    }
+    return sorted(known & set(names))
+
+
 def code_files(names: Iterable[str]) -> list[str]:
     """Python files of a model with code of its own."""
     return sorted(name for name in names if name.endswith(".py"))

@@ -1,22 +1,30 @@
 """Find, describe and load a target model: a packaged one by name, a hub id or a directory.
 
-May import: torch and transformers (inside functions, so that bad names fail fast) and
+May import: torch, safetensors and transformers (inside functions, so that bad names fail fast) and
 tss_bench.weights.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tss_bench.weights.cache import say
 from tss_bench.weights.convert import packaged_model_dir, quiet_progress
-from tss_bench.weights.default_models import PACKAGED_MODELS
+from tss_bench.weights.default_models import PACKAGED_MODELS, PackagedModel
 from tss_bench.weights.fingerprint import weights_fingerprint
-from tss_bench.weights.hub import code_files, describe_files, hub_directory, model_files
+from tss_bench.weights.hub import (
+    code_files,
+    describe_files,
+    hub_directory,
+    model_files,
+    tokenizer_files,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +39,8 @@ class ModelInfo:
 
     `id` is the packaged name, the hub id, or the directory's name. `revision` fingerprints the
     weights: the GGUF file's SHA-256, the hub commit, or a hash over the directory's files.
+    `vocab_size` counts the embedding's rows, padded ones included; `is_chat` says that there is
+    a chat template.
     """
 
     id: str
@@ -38,12 +48,15 @@ class ModelInfo:
     revision: str
     is_chat: bool
     model_type: str
+    hidden_size: int
+    vocab_size: int
+    context_length: int
 
 
 def describe(
     name: str, revision: str | None = None, *, trust_remote_code: bool = False
 ) -> ModelInfo:
-    """Depth, kind and revision of a model from its config alone.
+    """Shape, kind and revision of a model from its config alone.
 
     Raises ValueError for a name or revision that does not exist, WeightsUnavailable when the
     hub is needed and out of reach.
@@ -51,9 +64,7 @@ def describe(
     packaged = PACKAGED_MODELS.get(name)
     if packaged is not None:
         _refuse_revision(name, revision)
-        return ModelInfo(
-            packaged.id, packaged.num_layers, packaged.sha256, packaged.is_chat, packaged.model_type
-        )
+        return _packaged_info(packaged)
     directory = _local_directory(name)
     if directory is not None:
         _refuse_revision(name, revision)
@@ -87,13 +98,25 @@ def load_model(
     if packaged is not None and packaged.notice:
         say(packaged.notice)
     info = describe(name, revision, trust_remote_code=trust_remote_code)
-    if packaged is not None:
-        directory = packaged_model_dir(packaged)
-    else:
-        local = _local_directory(name)
-        directory = local or _hub_model(name, info.revision, trust_remote_code)
-    model, tokenizer = _load_directory(directory, name, working_dtype, trust_remote_code)
+    directory = _directory(name, info.revision, model_files, trust_remote_code)
+    tokenizer = read_tokenizer(directory, name, trust_remote_code)
+    model = _read_model(directory, name, working_dtype, trust_remote_code)
     return model.to(place).eval(), tokenizer, info
+
+
+def load_tokenizer(
+    name: str, revision: str | None = None, *, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model without its weights. Raises as `load_model` does.
+
+    A packaged model is converted first, if it is not yet.
+    """
+
+    def select(names: Iterable[str]) -> list[str]:
+        return sorted({"config.json", *tokenizer_files(names)} & set(names))
+
+    directory = _directory(name, revision, select, trust_remote_code)
+    return read_tokenizer(directory, name, trust_remote_code)
 
 
 def resolve_dtype(dtype: str) -> torch.dtype | str:
@@ -162,11 +185,34 @@ def _hub_id(name: str) -> str:
     return name
 
 
-def _hub_model(name: str, commit: str, trust_remote_code: bool) -> Path:
-    def select(names: list[str]) -> list[str]:
-        return model_files(names) + (code_files(names) if trust_remote_code else [])
+def _directory(
+    name: str,
+    revision: str | None,
+    select: Callable[[Iterable[str]], list[str]],
+    trust_remote_code: bool,
+) -> Path:
+    """Where a model's files are; from the hub only those that `select` picks."""
+    packaged = PACKAGED_MODELS.get(name)
+    if packaged is not None:
+        return packaged_model_dir(packaged)
 
-    return hub_directory(name, commit, select)[0]
+    def wanted(names: list[str]) -> list[str]:
+        return select(names) + (code_files(names) if trust_remote_code else [])
+
+    return _local_directory(name) or hub_directory(_hub_id(name), revision, wanted)[0]
+
+
+def _packaged_info(model: PackagedModel) -> ModelInfo:
+    return ModelInfo(
+        id=model.id,
+        num_layers=model.num_layers,
+        revision=model.sha256,
+        is_chat=model.is_chat,
+        model_type=model.model_type,
+        hidden_size=model.hidden_size,
+        vocab_size=model.vocab_size,
+        context_length=model.context_length,
+    )
 
 
 def _read_info(directory: Path, model_id: str, revision: str, trust_remote_code: bool) -> ModelInfo:
@@ -180,10 +226,24 @@ def _read_info(directory: Path, model_id: str, revision: str, trust_remote_code:
         raise ValueError(
             f"cannot read {directory / 'config.json'}: {_first_line(error)}"
         ) from error
-    depth = getattr(config.get_text_config(), "num_hidden_layers", None)
-    if not isinstance(depth, int) or depth < 1:
-        raise ValueError(f"{directory / 'config.json'} has no num_hidden_layers of at least 1")
-    return ModelInfo(model_id, depth, revision, _has_chat_template(directory), config.model_type)
+    text_config = config.get_text_config()
+
+    def size(name: str) -> int:
+        value = getattr(text_config, name, None)
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{directory / 'config.json'} has no {name} of at least 1")
+        return value
+
+    return ModelInfo(
+        id=model_id,
+        num_layers=size("num_hidden_layers"),
+        revision=revision,
+        is_chat=_has_chat_template(directory),
+        model_type=config.model_type,
+        hidden_size=size("hidden_size"),
+        vocab_size=size("vocab_size"),
+        context_length=size("max_position_embeddings"),
+    )
 
 
 def _has_chat_template(directory: Path) -> bool:
@@ -196,24 +256,28 @@ def _has_chat_template(directory: Path) -> bool:
     return isinstance(settings, dict) and bool(settings.get("chat_template"))
 
 
-def _load_directory(
-    directory: Path, name: str, dtype: torch.dtype | str, trust_remote_code: bool
-) -> tuple[Any, PreTrainedTokenizerBase]:
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def read_tokenizer(
+    directory: Path, name: str, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """The tokenizer in `directory`. Raises ValueError calling it `name` if there is none."""
+    from transformers import AutoTokenizer
 
-    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    try:
-        with quiet_progress():
-            tokenizer = AutoTokenizer.from_pretrained(directory, **options)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                directory, dtype=dtype, output_loading_info=True, **options
-            )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ValueError(
-            f"cannot load {name!r}: {_first_line(error)} (a causal LM in Transformers form is "
-            f"needed: config.json, *.safetensors, tokenizer files)"
-        ) from error
+    with _one_error(name):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            directory, trust_remote_code=trust_remote_code
+        )
+        return tokenizer
+
+
+def _read_model(
+    directory: Path, name: str, dtype: torch.dtype | str, trust_remote_code: bool
+) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with _one_error(name), quiet_progress():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=dtype, output_loading_info=True, trust_remote_code=trust_remote_code
+        )
     model, report = loaded
     missing = sorted(report["missing_keys"])
     if missing:
@@ -221,7 +285,21 @@ def _load_directory(
             f"the weights of {name!r} lack {len(missing)} tensors, first {missing[0]}; "
             f"the files are torn or belong to another architecture"
         )
-    return model, tokenizer
+    return model
+
+
+@contextlib.contextmanager
+def _one_error(name: str) -> Iterator[None]:
+    """Whatever the libraries raise for bad files becomes one ValueError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ValueError(
+            f"cannot load {name!r}: {_first_line(error)} (a causal LM in Transformers form is "
+            f"needed: config.json, *.safetensors, tokenizer files)"
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

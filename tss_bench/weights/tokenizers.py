@@ -1,11 +1,11 @@
-"""Do two models speak the same token ids? A draft model must.
+"""What tokenizers say: do two models speak the same ids, and which ids end a text?
 
 May import: transformers (types only).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,3 +44,15 @@ def same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBa
 
 def _id_text(token_id: int | None) -> str:
     return "absent" if token_id is None else f"id {token_id}"
+
+
+def end_of_text_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Every id that the model's or the tokenizer's settings call end of text."""
+    found: set[int] = set()
+    for holder in (getattr(model, "generation_config", None), model.config, tokenizer):
+        value = getattr(holder, "eos_token_id", None)
+        if isinstance(value, int):
+            found.add(value)
+        elif value is not None:
+            found.update(value)
+    return frozenset(found)
