@@ -1,9 +1,10 @@
 """Run single Transformer blocks of a Hugging Face causal LM over our cache.
 
-May import: torch, transformers. The only file that touches Hugging Face blocks: every
-assumption about their names and arguments stands here. `LlamaBlocks` reads the weights of
-Llama blocks and computes them with fused projections; `HubBlocks` calls the block modules of
-any other family. Both take the same arguments, so the target does not know which one it has.
+May import: torch, transformers, decoding.{kv_cache, linear}. The only file that touches Hugging
+Face blocks: every assumption about their names and arguments stands here. `LlamaBlocks` takes
+over the weights of Llama blocks and computes them with joined projections; `HubBlocks` calls the
+block modules of any other family. Both take the same arguments, so the target does not know
+which one it has.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from tss_bench.decoding.kv_cache import KVCache
+from tss_bench.decoding.linear import Linear, can_pack, linear, pack_linears
 
 
 @dataclass(frozen=True)
@@ -102,14 +104,14 @@ class LlamaBlocks:
         normed = F.rms_norm(hidden, size, weights.input_norm, weights.eps)
         hidden = hidden + self._attend(layer, normed, state)
         normed = F.rms_norm(hidden, size, weights.post_norm, weights.eps)
-        gate, up = F.linear(normed, weights.gate_up, weights.gate_up_bias).chunk(2, dim=-1)
-        return hidden + F.linear(F.silu(gate) * up, weights.down, weights.down_bias)
+        gate, up = weights.gate_up(normed).chunk(2, dim=-1)
+        return hidden + weights.down(F.silu(gate) * up)
 
     def _attend(self, layer: int, normed: Tensor, state: Pass) -> Tensor:
         weights = self._layers[layer]
         batch, n, _ = normed.shape
         heads, kv_heads, dim = weights.heads, weights.kv_heads, weights.head_dim
-        projected = F.linear(normed, weights.qkv, weights.qkv_bias).view(batch, n, -1, dim)
+        projected = weights.qkv(normed).view(batch, n, -1, dim)
         cos, signed_sin = state.rotary
         turning = projected[:, :, : heads + kv_heads]
         turned = torch.addcmul(turning * cos, turning.roll(dim // 2, -1), signed_sin)
@@ -123,7 +125,7 @@ class LlamaBlocks:
             mixed = F.scaled_dot_product_attention(
                 query.transpose(1, 2), keys, values, is_causal=True, enable_gqa=True
             )
-            return F.linear(mixed.transpose(1, 2).flatten(2), weights.out, weights.out_bias)
+            return weights.out(mixed.transpose(1, 2).flatten(2))
         # The g query heads that share a key head become g * n queries of that head: no key or
         # value is repeated in memory (4 to 8 times faster on a CPU than `enable_gqa`).
         query = query.reshape(batch, n, kv_heads, weights.groups, dim).permute(0, 2, 3, 1, 4)
@@ -131,11 +133,11 @@ class LlamaBlocks:
             query.reshape(batch, kv_heads, -1, dim), keys, values, attn_mask=state.mask
         )
         mixed = mixed.view(batch, kv_heads, weights.groups, n, dim).permute(0, 3, 1, 2, 4)
-        return F.linear(mixed.reshape(batch, n, -1), weights.out, weights.out_bias)
+        return weights.out(mixed.reshape(batch, n, -1))
 
 
 class _LlamaWeights:
-    """Weights of one Llama block; joined matrices replace the block's own as views of them."""
+    """Weights of one Llama block, taken over from its modules; see `_take_over`."""
 
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -146,27 +148,31 @@ class _LlamaWeights:
         self.eps: float = layer.input_layernorm.variance_epsilon
         self.input_norm: Tensor = layer.input_layernorm.weight
         self.post_norm: Tensor = layer.post_attention_layernorm.weight
-        self.qkv, self.qkv_bias = _join(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.out, self.out_bias = attention.o_proj.weight, attention.o_proj.bias
-        self.gate_up, self.gate_up_bias = _join(mlp.gate_proj, mlp.up_proj)
-        self.down, self.down_bias = mlp.down_proj.weight, mlp.down_proj.bias
+        self.qkv = _take_over(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.out = _take_over(attention.o_proj)
+        self.gate_up = _take_over(mlp.gate_proj, mlp.up_proj)
+        self.down = _take_over(mlp.down_proj)
         if mlp.act_fn(torch.ones(1)).item() != F.silu(torch.ones(1)).item():
             raise ValueError(f"Llama blocks with {type(mlp.act_fn).__name__} are not supported")
 
 
-def _join(*projections: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """One matrix (and bias) for several projections of one input, without a second copy."""
+def _take_over(*projections: nn.Linear) -> Linear:
+    """One map for several projections of one input, without a second copy of the weights.
+
+    The projections become views of the joined matrix, or are emptied where it was packed.
+    """
     weight = torch.cat([projection.weight.detach() for projection in projections])
     biased = projections[0].bias is not None
     bias = torch.cat([p.bias.detach() for p in projections]) if biased else None
+    packed = can_pack(weight)
     start = 0
     for projection in projections:
         rows = slice(start, start + projection.out_features)
-        projection.weight.data = weight[rows]
+        projection.weight.data = weight.new_empty(0) if packed else weight[rows]
         if bias is not None:
             projection.bias.data = bias[rows]
         start = rows.stop
-    return weight, bias
+    return linear(weight, bias)
 
 
 class HubBlocks:
@@ -187,6 +193,7 @@ class HubBlocks:
                 f"{type(model).__name__} has layers of type {', '.join(sorted(unknown))}; "
                 "only full and sliding attention can be verified with a tree mask"
             )
+        pack_linears(inner.layers)
         self._rotary_by_type = (
             "layer_type" in inspect.signature(inner.rotary_emb.forward).parameters
         )

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from tss_bench.decoding.blocks import decoder, make_blocks
 from tss_bench.decoding.kv_cache import KVCache
+from tss_bench.decoding.linear import Linear, linear
 from tss_bench.types import SkipSet
 
 # Relative difference to the model's own forward pass above which the two are not the same
@@ -24,31 +25,37 @@ _SELF_CHECK_TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat1
 
 
 class Target:
-    """The verifier. Dtype and device are the model's; weights are shared with it, not copied.
+    """The verifier. Dtype and device are the model's.
 
-    Raises ValueError when the family computes something that this pass does not (checked
-    against the model's own forward pass on a few ids).
+    Takes over the model's weights without a second copy: do not use the model itself afterwards
+    (on a CPU in bfloat16 its projections are emptied). Raises ValueError when the family
+    computes something that this pass does not (checked against the model's own forward pass on
+    a few ids).
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model.eval()
+        probe = _probe(model)
+        expected = _model_logits(model.eval(), probe)
         inner = decoder(model)
         config = model.config.get_text_config(decoder=True)
         self._embedding: Any = model.get_input_embeddings()
         self._norm: Any = inner.norm
-        self._head: Any = model.get_output_embeddings()
+        head: Any = model.get_output_embeddings()
+        self._head_weight: Tensor = head.weight.detach()
+        self._head_bias: Tensor | None = head.bias
+        self._head = linear(self._head_weight, self._head_bias)
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
-        self._blocks = make_blocks(model)
         attention = inner.layers[0].self_attn
         self._head_dim: int = attention.head_dim
         self._kv_heads: int = attention.k_proj.out_features // self._head_dim
+        self._blocks = make_blocks(model)
         self.num_layers = self._blocks.num_layers
         self.hidden_size: int = config.hidden_size
-        self.vocab_size: int = self._head.weight.shape[0]
+        self.vocab_size: int = self._head_weight.shape[0]
         self.context_length: int = config.max_position_embeddings
         self.device: torch.device = model.device
         self.dtype: torch.dtype = model.dtype
-        self._check_against_model()
+        self._check_against(type(model).__name__, probe, expected)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Embeddings [.., H] of ids [..]."""
@@ -56,15 +63,22 @@ class Target:
 
     def head_rows(self, rows: Tensor) -> Tensor:
         """The output matrix's rows for a reduced draft vocabulary, [len(rows), H], a copy."""
-        matrix: Tensor = self._head.weight.detach()
-        return matrix.index_select(0, rows)
+        return self._head_weight.index_select(0, rows)
 
     def logits(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Logits [.., V] of hidden states [.., H]; with `rows` (from `head_rows`) only theirs."""
-        scores: Tensor = self._head(hidden) if rows is None else F.linear(hidden, rows)
-        if self._softcap is not None:
-            scores = torch.tanh(scores / self._softcap) * self._softcap
-        return scores
+        return self._capped(self._head(hidden) if rows is None else F.linear(hidden, rows))
+
+    def draft_head(self, rows: Tensor) -> Linear:
+        """`logits` of the ids `rows` alone, as a map of its own; for inference."""
+        bias = None if self._head_bias is None else self._head_bias.index_select(0, rows)
+        project = linear(self.head_rows(rows), bias)
+        return lambda hidden: self._capped(project(hidden))
+
+    def _capped(self, scores: Tensor) -> Tensor:
+        if self._softcap is None:
+            return scores
+        return torch.tanh(scores / self._softcap) * self._softcap
 
     def new_cache(self, capacity: int, batch: int = 1) -> KVCache:
         """An empty cache for `capacity` positions."""
@@ -117,17 +131,27 @@ class Target:
                 f"the target has {self.num_layers}"
             )
 
-    @torch.inference_mode()
-    def _check_against_model(self) -> None:
-        length = min(8, self.context_length)
-        ids = torch.arange(length, device=self.device) * 7919 % self.vocab_size
-        ours = self.score(ids.tolist(), SkipSet.dense(self.num_layers))
-        theirs = self._model(input_ids=ids[None], use_cache=False).logits[0].float()
-        gap = (ours - theirs).norm() / theirs.norm().clamp_min(1e-9)
+    def _check_against(self, family: str, probe: list[int], expected: Tensor) -> None:
+        found = self.score(probe, SkipSet.dense(self.num_layers))
+        gap = (found - expected).norm() / expected.norm().clamp_min(1e-9)
         tolerance = _SELF_CHECK_TOLERANCE.get(self.dtype, 1e-3)
         if not gap <= tolerance:
             raise ValueError(
-                f"{type(self._model).__name__} is not supported: a pass over its blocks differs "
-                f"from its own forward pass by {float(gap):.2g} (allowed: {tolerance}); the family "
-                "computes something beside embedding, blocks, norm and head"
+                f"{family} is not supported: a pass over its blocks differs from its own forward "
+                f"pass by {float(gap):.2g} (allowed: {tolerance}); the family computes something "
+                "beside embedding, blocks, norm and head"
             )
+
+
+def _probe(model: PreTrainedModel) -> list[int]:
+    """A few ids from all over the vocabulary."""
+    config = model.config.get_text_config(decoder=True)
+    length = min(8, config.max_position_embeddings)
+    return [place * 7919 % config.vocab_size for place in range(length)]
+
+
+@torch.inference_mode()
+def _model_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
+    """The model's own float32 logits [n, V], before its weights are taken over."""
+    output = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
+    return output.logits[0].float()

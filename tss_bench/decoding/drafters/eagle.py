@@ -1,6 +1,6 @@
 """The EAGLE drafter: a one-block head that extrapolates the target's features into a tree.
 
-May import: torch, decoding.target, decoding.tree, drafters.*. Static tree as in EAGLE-1
+May import: torch, decoding.{linear, target, tree}, drafters.*. Static tree as in EAGLE-1
 (arXiv 2401.15077), dynamic tree as in EAGLE-2 (arXiv 2406.16858).
 """
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from tss_bench.decoding.drafters.base import Prompt, Step
 from tss_bench.decoding.drafters.eagle_head import EagleHead, KeyValues
 from tss_bench.decoding.drafters.tree_template import TreeTemplate
+from tss_bench.decoding.linear import Linear, pack_linears
 from tss_bench.decoding.target import Target
 from tss_bench.decoding.tree import DraftTree
 
@@ -43,17 +44,21 @@ class DynamicTree:
 class Eagle:
     """Drafts with `head`; keeps keys and values of verified positions only.
 
-    Raises ValueError when the head was made for a target of another width or vocabulary.
+    Takes over the head, which is not to be used or trained any more. Raises ValueError when it
+    was made for a target of another width or vocabulary.
     """
 
     def __init__(self, head: EagleHead, target: Target, tree: DynamicTree | TreeTemplate) -> None:
         _check_fits(head, target)
         self._head = head.to(device=target.device, dtype=target.dtype).eval()
+        pack_linears(self._head)
         self._target = target
         self._tree = tree
         rows = head.draft_rows
         self._rows = None if rows is None else rows.to(target.device)
-        self._weight = None if self._rows is None else target.head_rows(self._rows)
+        self._logits: Linear = (
+            target.logits if self._rows is None else target.draft_head(self._rows)
+        )
         size = tree.total_token if isinstance(tree, DynamicTree) else len(tree.nodes) + 1
         self.max_nodes = size
         self.reset()
@@ -84,7 +89,7 @@ class Eagle:
 
     def candidates(self, hidden: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Log-probabilities and target ids [n, count] of the best drafts after `hidden` [n, H]."""
-        scores = self._target.logits(hidden, self._weight).float().log_softmax(dim=-1)
+        scores = self._logits(hidden).float().log_softmax(dim=-1)
         values, ids = scores.topk(min(count, scores.shape[-1]), dim=-1)
         return values, ids if self._rows is None else self._rows[ids]
 
