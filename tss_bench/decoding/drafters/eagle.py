@@ -38,7 +38,7 @@ class DynamicTree:
     @classmethod
     def default_for(cls, device: torch.device) -> DynamicTree:
         """A CPU is compute-bound at a few nodes; the paper's GPU setting is 60 nodes."""
-        return cls(8, 4, 4) if device.type == "cpu" else cls(60, 5, 10)
+        return cls(8, 5, 3) if device.type == "cpu" else cls(60, 5, 10)
 
 
 class Eagle:
