@@ -224,13 +224,21 @@ _READERS: dict[str, Any] = {
 def split_arguments(text: str | None) -> dict[str, Any]:
     """`"a=1,skip_layers=[3,25],b=x"` as a dict; commas inside brackets do not split.
 
-    Raises AdapterError for a piece that is no `name=value`.
+    Raises AdapterError for a piece that is no `name=value`, a name given twice and a bracket
+    that is not closed.
     """
     values: dict[str, Any] = {}
+    if any((text or "").count(a) != (text or "").count(b) for a, b in ("[]", "()", "{}")):
+        raise AdapterError(f"a bracket is not closed in the model arguments {text!r}")
     for piece in _pieces(text or ""):
         name, equals, value = piece.partition("=")
         if not equals:
-            raise AdapterError(f"model argument {piece!r} is no name=value pair")
+            raise AdapterError(
+                f"model argument {piece!r} is no name=value pair; write a list of layers as "
+                "3+25+30 or [3,25,30]"
+            )
+        if name.strip() in values:
+            raise AdapterError(f"model argument {name.strip()!r} is given twice")
         values[name.strip()] = _value(value.strip())
     return values
 

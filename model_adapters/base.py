@@ -219,6 +219,11 @@ class SpeculativeLM(TemplateLM):
         super().set_cache_hook(cache_hook)
         if cache_hook.dbdict is not None:
             self._guard = CacheGuard(cache_hook.dbdict, self._configuration())
+            if self._guard.holds_answers:
+                self._say(
+                    f"answers in {self._guard.name} are replayed: they were made by this very "
+                    "configuration, but have no accept length and no speed"
+                )
 
     def get_model_info(self) -> dict[str, Any]:
         """What results files record of this run, under `tss_bench` and lm-eval's own keys."""

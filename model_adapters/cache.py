@@ -25,7 +25,9 @@ _CLAIM = "tss_bench:claim:"
 
 
 class CacheGuard:
-    """Guards one open cache; `store` is lm-eval's SqliteDict.
+    """Guards one open cache; `store` is lm-eval's SqliteDict, `name` its file.
+
+    `holds_answers`: whether an earlier run of this configuration filled it.
 
     Raises AdapterError for a file filled by another configuration or another kind of model.
     """
@@ -38,6 +40,8 @@ class CacheGuard:
             raise AdapterError(
                 f"cache {name} was not filled by an adapter of tss_bench; give another --use_cache"
             )
+        self.holds_answers = known is not None
+        self.name = name
         wanted = json.loads(json.dumps(fingerprint, default=str))
         if known is None:
             store[_FINGERPRINT] = wanted

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 import tss_bench
 import tss_bench.training
 from tss_bench import cli
-from tss_bench.domains import DOMAINS
+from tss_bench.domains import DOMAINS, DomainMap
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -243,3 +244,18 @@ def test_a_benchmark_refuses_bad_input_with_two_and_one_line(
     last = error.splitlines()[-1]
     assert last.startswith("tss-bench: error: ")
     assert told in last
+
+
+def test_domains_show_json_is_a_map_to_start_from(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As the README says: print a packaged map, change a domain, use the file."""
+    name = "smollm2-135m-instruct-eagle"
+    assert cli.main(["domains", "show", name, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    content["domains"]["translation"] = {"skip": [3, 25]}
+    path = tmp_path / "my-map.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    found = DomainMap.load(path)
+    assert list(found.domains["translation"].skip) == [3, 25]
+    assert found.model == DomainMap.load(name).model

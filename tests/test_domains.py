@@ -276,3 +276,11 @@ def test_a_map_without_domains_is_dense_for_all() -> None:
     empty = SkipController.of_map(DomainMap("m", "none", 4), "map y")
     assert list(empty.choose("specbench_qa").skip) == []
     assert empty.choose("specbench_qa").why == "map y has no domain qa: dense"
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"num_layers": ' + "9" * 5000 + "}"])
+def test_json_that_python_gives_up_on_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(MapError, match=r"odd\.json is no whole JSON file"):
+        DomainMap.load(path)

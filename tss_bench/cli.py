@@ -10,6 +10,7 @@ May import: anything of tss_bench (layer L3 of the design).
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -139,6 +140,9 @@ def show_map(args: argparse.Namespace) -> None:
     from tss_bench.domains import DomainMap
 
     found = DomainMap.load(args.map)
+    if args.json:
+        print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        return
     print(f"model     {found.model} ({found.num_layers} layers)")
     print(f"drafter   {found.drafter}")
     print(f"scope     {found.scope}")
@@ -149,6 +153,7 @@ def show_map(args: argparse.Namespace) -> None:
 
 def _show_map_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("map", help="a packaged map's name (tss-bench domains list) or a file")
+    parser.add_argument("--json", action="store_true", help="the map itself, to start one from")
 
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:

@@ -213,10 +213,9 @@ class DomainMap:
             raise MapError(f"{where} cannot be read: {reason}") from None
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise MapError(
-                f"{where} is no whole JSON file ({error.msg} at line {error.lineno}); "
-                f"it may have been cut off: write it again"
+                f"{where} is no whole JSON file ({error}); it may have been cut off: write it again"
             ) from None
         return cls.from_dict(data, where)
 

@@ -6,7 +6,7 @@ May import: the standard library only (layer L0 of the design).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ StopReason = Literal["eos", "stop_string", "length", "context"]
 SCOPES: tuple[Scope, ...] = ("verify", "all")
 PROTOCOLS: tuple[Protocol, ...] = ("strict", "paper")
 
-_DENSE_WORDS = frozenset({"", "dense", "none", "{}", "[]"})
+_DENSE_WORDS = frozenset({"dense", "none", "{}", "[]"})
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,15 @@ def parse_layers(value: str | int | Iterable[int] | None) -> tuple[int, ...]:
     """Layer indices from any form a command line or JSON file gives; see `SkipSet.parse`."""
     if value is None:
         return ()
-    if isinstance(value, bool):
-        raise ValueError(f"skip_layers={value!r} is no list of layers; write for example 3+25+30")
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return (value,)
+    if isinstance(value, bool | float | Mapping) or not isinstance(value, Iterable):
+        raise ValueError(f"{value!r} is no list of layers; write for example 3+25+30")
     if not isinstance(value, str):
         return tuple(_one_layer(item) for item in value)
     text = value.strip()
+    if not text:
+        raise ValueError("an empty list of layers; write dense to skip none")
     if text.lower() in _DENSE_WORDS:
         return ()
     inner = re.sub(r"^[\[{(](.*)[\]})]$", r"\1", text)

@@ -170,6 +170,13 @@ def test_observed_features_replace_drafted_ones() -> None:
     assert again == fresh.propose(bonus, 9)
 
 
+@torch.no_grad()
+def test_a_wider_search_than_the_tree_can_hold_changes_nothing() -> None:
+    wide, _ = begun(DynamicTree(5, 2, 40))
+    exact, _ = begun(DynamicTree(5, 2, 4))
+    assert wide.propose(FIRST, 9) == exact.propose(FIRST, 9)
+
+
 def test_no_room_means_no_draft() -> None:
     drafter, _ = begun(DynamicTree(8, 3, 3))
     assert drafter.propose(FIRST, 0) == DraftTree.root(FIRST)

@@ -84,6 +84,14 @@ def test_sampled_first_id_has_the_targets_distribution(tree: DraftTree) -> None:
     assert chisquare(observed, (weights * draws).tolist()).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("temperature", [1e-320, 1e-30, 1e-6])
+def test_a_tiny_temperature_is_nearly_greedy(temperature: float) -> None:
+    sampling = Sampling(temperature, torch.Generator().manual_seed(0))
+    logits = torch.tensor([[1.0, 40.0, 39.0], [2.0, 0.0, 30.0]])
+    assert verify(DraftTree.chain(0, [1]), logits, sampling) == Acceptance((0, 1), 2)
+    assert verify(DraftTree.chain(0, [2]), logits, sampling) == Acceptance((0,), 1)
+
+
 def test_sampling_needs_a_generator_and_a_temperature() -> None:
     with pytest.raises(ValueError, match=r"needs a torch\.Generator"):
         Sampling(1.0)

@@ -141,3 +141,16 @@ def test_arguments_for_several_go_to_those_that_take_them() -> None:
         "b": {"dtype": "float32", "skip_layers": 3},
         "c": {"dtype": "float32"},
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("skip_layers=3,25,30", r"'25' is no name=value pair; write a list of layers as 3\+25"),
+        ("skip_layers=[3,25", "a bracket is not closed"),
+        ("seed=1,seed=2", "'seed' is given twice"),
+    ],
+)
+def test_a_misspelt_argument_string_is_refused(text: str, message: str) -> None:
+    with pytest.raises(AdapterError, match=message):
+        split_arguments(text)

@@ -66,7 +66,7 @@ def _verify_sampled(tree: DraftTree, logits: Tensor, sampling: Sampling) -> Acce
     """
     path = [0]
     while True:
-        weights = (logits[path[-1]].float() / sampling.temperature).softmax(dim=-1)
+        weights = _chances(logits[path[-1]], sampling)
         for child in tree.children[path[-1]]:
             total = weights.sum()
             draw = torch.rand((), generator=sampling.generator, device=weights.device)
@@ -78,8 +78,14 @@ def _verify_sampled(tree: DraftTree, logits: Tensor, sampling: Sampling) -> Acce
             return Acceptance(tuple(path), _draw(weights, logits[path[-1]], sampling))
 
 
+def _chances(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Probabilities [V]; the best logit is moved to 0 first, so no temperature overflows."""
+    logits = logits.double()
+    return ((logits - logits.max()) / sampling.temperature).softmax(dim=-1).float()
+
+
 def _draw(weights: Tensor, logits: Tensor, sampling: Sampling) -> int:
     if not weights.sum() > 0:
         # Every id with a positive probability was drafted and refused: only rounding gets here.
-        weights = (logits.float() / sampling.temperature).softmax(dim=-1)
+        weights = _chances(logits, sampling)
     return int(torch.multinomial(weights, 1, generator=sampling.generator))

@@ -156,7 +156,9 @@ class _Growth:
 
 def _grow_dynamic(growth: _Growth, tree: DynamicTree, root: int, max_depth: int) -> DraftTree:
     wanted = tree.total_token - 1
-    scores, ids = growth.candidates(tree.top_k)
+    # A node behind `wanted` better ones of its level is in no tree, nor is what grows on it.
+    top_k = min(tree.top_k, wanted)
+    scores, ids = growth.candidates(top_k)
     # The pool of tried nodes, level by level, so that parents stand before children.
     pool_scores = scores[0].tolist()
     pool_ids = ids[0].tolist()
@@ -168,14 +170,14 @@ def _grow_dynamic(growth: _Growth, tree: DynamicTree, root: int, max_depth: int)
         if len(pool_scores) >= wanted and level_scores.max() <= sorted(pool_scores)[-wanted]:
             break  # No child can beat a node that is in: the tree is final.
         growth.descend(level_ids, parents)
-        scores, ids = growth.candidates(tree.top_k)
+        scores, ids = growth.candidates(top_k)
         scores = scores + level_scores[:, None]
         width = ids.shape[1]
         first = len(pool_ids)
         pool_parents.extend(place for place in places for _ in range(width))
         pool_scores.extend(scores.flatten().tolist())
         pool_ids.extend(ids.flatten().tolist())
-        level_scores, best = scores.flatten().topk(min(tree.top_k, scores.numel()))
+        level_scores, best = scores.flatten().topk(min(top_k, scores.numel()))
         level_ids = ids.flatten()[best]
         parents = best // width
         places = [first + index for index in best.tolist()]

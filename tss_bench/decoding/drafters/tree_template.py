@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ class TreeTemplate:
 
     def __post_init__(self) -> None:
         for place, (parent, rank) in enumerate(self.nodes, start=1):
-            if not isinstance(rank, int) or not 0 <= parent < place or rank < 0:
+            if not 0 <= parent < place or rank < 0:
                 raise ValueError(
                     f"tree {self.name!r}: node {place} has parent {parent} and rank {rank}; "
                     "parents come before children and ranks count from 0"
@@ -70,7 +71,7 @@ class TreeTemplate:
             )
         try:
             return cls.from_dict(json.loads(path.read_text(encoding="utf-8")), name)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"tree file {name} is no JSON: {error}") from error
 
     @classmethod
@@ -78,9 +79,11 @@ class TreeTemplate:
         """Read either file form; raises ValueError naming what is wrong."""
         try:
             if "tree_adj" in content:
-                return cls(name, _from_children(content["tree_adj"], name))
+                children = {_node(n): list(kids) for n, kids in content["tree_adj"].items()}
+                return cls(name, _from_children(children, name))
             if "paths" in content:
-                return cls(name, _from_paths(content["paths"], name))
+                paths = [tuple(map(operator.index, path)) for path in content["paths"]]
+                return cls(name, _from_paths(paths, name))
         except (TypeError, AttributeError) as error:
             raise ValueError(
                 f"tree {name!r} is malformed ({error}); give lists of whole numbers"
@@ -115,13 +118,19 @@ def best_tree(name: str, rates: Mapping[tuple[int, ...], float], size: int) -> T
     return TreeTemplate(name, _from_paths(sorted(ranked, key=lambda p: (len(p), p)), name))
 
 
-def _from_children(children: dict[str, list[int]], name: str) -> tuple[tuple[int, int], ...]:
+def _node(text: str) -> int:
+    if not text.isdecimal():
+        raise TypeError(f"{text!r} is no node number")
+    return int(text)
+
+
+def _from_children(children: Mapping[int, Sequence[int]], name: str) -> tuple[tuple[int, int], ...]:
     placed: dict[int, tuple[int, int]] = {}
     for parent, nodes in children.items():
         for rank, node in enumerate(nodes):
             if node in placed:
                 raise ValueError(f"tree {name!r}: node {node} has two parents")
-            placed[node] = (int(parent), rank)
+            placed[node] = (parent, rank)
     if sorted(placed) != list(range(1, len(placed) + 1)):
         raise ValueError(f"tree {name!r}: nodes must be numbered 1 to {len(placed)} without gaps")
     return tuple(placed[node] for node in sorted(placed))
@@ -131,6 +140,8 @@ def _from_paths(paths: Sequence[Sequence[int]], name: str) -> tuple[tuple[int, i
     places: dict[tuple[int, ...], int] = {(): 0}
     nodes: list[tuple[int, int]] = []
     for path in map(tuple, paths):
+        if not path:
+            raise ValueError(f"tree {name!r} has an empty path; the root is not listed")
         if path[:-1] not in places:
             raise ValueError(f"tree {name!r}: path {list(path)} comes before its parent's")
         nodes.append((places[path[:-1]], path[-1]))
