@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tss_bench import bench
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def all_cores() -> Iterator[None]:
+    """The tests of tiny models run on one thread; a real one wants them all."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
+    yield
+    torch.set_num_threads(before)
 
 
 def arguments(limit: int, tasks: str, model: str) -> argparse.Namespace:

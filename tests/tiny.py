@@ -25,6 +25,9 @@ from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.decoding.target import Target
 from tss_bench.decoding.tree import DraftTree
 
+# Matrices of this size do not gain from a second thread, and lose much when cores are busy.
+torch.set_num_threads(1)
+
 VOCAB = 48
 LAYERS = 4
 HIDDEN = 32
