@@ -97,6 +97,16 @@ def test_each_adapter_gets_the_arguments_that_it_takes(model_dir: Path, head_dir
 
 
 @pytest.mark.usefixtures("no_loading")
+def test_arguments_by_name_may_hold_commas(model_dir: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "a,b=c"
+    odd.symlink_to(model_dir, target_is_directory=True)
+    given = {"pretrained": str(odd), "skip_layers": "1+2"}
+    made = prepare_adapters(["native_ar", "tss_ar"], given)
+    assert [adapter.arguments.pretrained for adapter in made.values()] == [str(odd)] * 2
+    assert [list(one.controller.choose("x").skip) for one in made.values()] == [[], [1, 2]]
+
+
+@pytest.mark.usefixtures("no_loading")
 @pytest.mark.parametrize(
     ("names", "arguments", "message"),
     [

@@ -38,10 +38,19 @@ LAYERS = {
     "tss_bench.training": 2,
     "model_adapters": 2,
     "tasks": 2,
+    "tss_bench.answer_records": 3,
+    "tss_bench.__main__": 3,
     "tss_bench.bench": 3,
     "tss_bench.bench_report": 3,
     "tss_bench.cli": 3,
+    "tss_bench.fidelity": 3,
+    "tss_bench.fidelity_measure": 3,
+    "tss_bench.fidelity_report": 3,
     "tss_bench.harness": 3,
+    "tss_bench.skip_plots": 3,
+    "tss_bench.tolerance": 3,
+    "tss_bench.tolerance_plan": 3,
+    "tss_bench.tolerance_report": 3,
 }
 SIDEWAYS = {("tss_bench.weights", "tss_bench.decoding")}
 STANDARD_LIBRARY_ONLY = {"tss_bench.search"} | {name for name, layer in LAYERS.items() if not layer}
@@ -52,6 +61,7 @@ ONLY_IN = {
         "model_adapters",
         "tss_bench.bench",
         "tss_bench.decoding",
+        "tss_bench.fidelity_measure",
         "tss_bench.harness",
         "tss_bench.training",
         "tss_bench.weights",

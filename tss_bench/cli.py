@@ -183,6 +183,32 @@ def bench_domains(args: argparse.Namespace) -> None:
     bench.run_domains(args)
 
 
+def _bench_skips_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import tolerance
+
+    tolerance.add_arguments(parser)
+
+
+def bench_skips(args: argparse.Namespace) -> None:
+    """What skipping costs in metric and accept length, see tss_bench.tolerance."""
+    from tss_bench import tolerance
+
+    tolerance.run(args)
+
+
+def _bench_fidelity_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import fidelity
+
+    fidelity.add_arguments(parser)
+
+
+def bench_fidelity(args: argparse.Namespace) -> None:
+    """Divergence and agreement on self-generated text, see tss_bench.fidelity."""
+    from tss_bench import fidelity
+
+    fidelity.run(args)
+
+
 def _train_eagle_arguments(parser: argparse.ArgumentParser) -> None:
     from tss_bench.training import eagle
 
@@ -222,11 +248,24 @@ def train_eagle(args: argparse.Namespace) -> None:
     eagle.run(args)
 
 
+def _train_layerskip_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench.training import layerskip
+
+    layerskip.add_arguments(parser)
+
+
+def train_layerskip(args: argparse.Namespace) -> None:
+    """Train a model that tolerates skipped blocks, see tss_bench.training.layerskip."""
+    from tss_bench.training import layerskip
+
+    layerskip.run(args)
+
+
 GROUPS = {
     "data": "evaluation data and training text",
     "domains": "domain maps: which layers each domain skips",
-    "bench": "speed measurements, interleaved in one process",
-    "train": "draft heads and trees",
+    "bench": "measurements: speed, interleaved in one process, and what skipping layers costs",
+    "train": "draft heads, draft trees and targets that tolerate skipping",
 }
 
 COMMANDS = (
@@ -258,6 +297,20 @@ COMMANDS = (
         _bench_arguments,
     ),
     Command(
+        "bench",
+        "skips",
+        "what skipped layers cost in metric and accept length, paired by row (no speeds)",
+        bench_skips,
+        _bench_skips_arguments,
+    ),
+    Command(
+        "bench",
+        "fidelity",
+        "how close a target with skipped layers or early exits stays to a reference",
+        bench_fidelity,
+        _bench_fidelity_arguments,
+    ),
+    Command(
         "train",
         "tree",
         "derive a Token Recycling tree from a target's answers",
@@ -266,5 +319,12 @@ COMMANDS = (
     ),
     Command(
         "train", "eagle", "train an EAGLE head for a target", train_eagle, _train_eagle_arguments
+    ),
+    Command(
+        "train",
+        "layerskip",
+        "train a target that tolerates skipped blocks",
+        train_layerskip,
+        _train_layerskip_arguments,
     ),
 )

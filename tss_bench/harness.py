@@ -73,11 +73,14 @@ class Outcome:
         return {name: aggregations[name](values) for name, values in self.samples.items()}
 
 
-def prepare_adapters(names: Sequence[str], arguments: str) -> dict[str, SpeculativeLM]:
+def prepare_adapters(
+    names: Sequence[str], arguments: str | Mapping[str, Any]
+) -> dict[str, SpeculativeLM]:
     """Adapters by their lm-eval names, all checked and none loaded; see `load_adapters`.
 
-    Each gets those of `arguments` that it takes. Raises ValueError for a name that is none of
-    our adapters, AdapterError for bad arguments and for one that no adapter of the list takes.
+    Each gets those of `arguments` (as text or by name) that it takes. Raises ValueError for a
+    name that is none of our adapters, AdapterError for bad arguments and for one that no adapter
+    of the list takes.
     """
     if not names:
         raise ValueError(f"no adapter was named; there is {', '.join(ADAPTERS)}")
@@ -85,7 +88,8 @@ def prepare_adapters(names: Sequence[str], arguments: str) -> dict[str, Speculat
         if name not in ADAPTERS:
             raise ValueError(f"no adapter {name!r}; there is {', '.join(ADAPTERS)}")
     allowed = {name: ADAPTERS[name].allowed_arguments() for name in names}
-    shares = share_out(split_arguments(arguments), allowed)
+    named = split_arguments(arguments) if isinstance(arguments, str) else arguments
+    shares = share_out(named, allowed)
     return {name: ADAPTERS[name].prepare(given) for name, given in shares.items()}
 
 

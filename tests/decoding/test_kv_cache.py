@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tss_bench.decoding.kv_cache import KVCache
+from tss_bench.decoding.kv_cache import KVCache, NoCache
 
 
 def cache(capacity: int = 6, layers: int = 3) -> KVCache:
@@ -88,3 +88,11 @@ def test_a_path_must_ascend(path: list[int]) -> None:
 def test_advance_stays_inside_the_buffer(count: int) -> None:
     with pytest.raises(ValueError, match="exceed the capacity 6"):
         cache().advance(count)
+
+
+def test_no_cache_gives_back_what_it_gets_and_stays_empty() -> None:
+    kv = NoCache()
+    keys, values = kv.update(entries(1, 2), entries(3, 4), 0)
+    assert keys.flatten().tolist() == [1, 2]
+    assert values.flatten().tolist() == [3, 4]
+    assert kv.length == 0

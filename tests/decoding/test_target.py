@@ -102,3 +102,31 @@ def test_reduced_logits_are_columns_of_the_full_ones() -> None:
     torch.testing.assert_close(
         target.logits(hidden, target.head_rows(rows)), target.logits(hidden)[:, rows]
     )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("layers", [[], [0], [2], [1, 3], [3]])
+def test_a_pass_may_start_at_the_first_skipped_block(family: str, layers: list[int]) -> None:
+    target, skip = tiny.target(family), SkipSet.of(layers, tiny.LAYERS)
+    ids = torch.tensor([[5, 9, 11, 7, 30], [8, 40, 12, 6, 3]])
+    positions, cache = torch.arange(5).expand(2, 5), target.new_cache(5, batch=2)
+    inputs = target.layer_inputs(ids, positions, None, cache)
+    assert [tuple(hidden.shape) for hidden in inputs] == [(2, 5, tiny.HIDDEN)] * 5
+    first = min(layers, default=tiny.LAYERS)
+    hidden = target.forward_from(first, inputs[first], positions, None, cache, skip)
+    for row in range(2):
+        expected = hub_logits(family, ids[row].tolist(), skip)
+        torch.testing.assert_close(target.logits(hidden[row]), expected, atol=2e-4, rtol=1e-3)
+
+
+def test_an_exit_after_a_block_is_the_model_without_the_later_ones() -> None:
+    target, ids = tiny.target(), [5, 9, 11, 7, 30]
+    positions, cache = torch.arange(5)[None], target.new_cache(5)
+    dense = SkipSet.dense(tiny.LAYERS)
+    inputs = target.layer_inputs(torch.tensor([ids]), positions, None, cache)
+    for layer in range(tiny.LAYERS):
+        hidden = inputs[layer + 1]
+        normed = target.forward_from(tiny.LAYERS, hidden, positions, None, cache, dense)
+        later = SkipSet.of(range(layer + 1, tiny.LAYERS), tiny.LAYERS)
+        expected = hub_logits("llama", ids, later)
+        torch.testing.assert_close(target.logits(normed[0]), expected, atol=2e-4, rtol=1e-3)

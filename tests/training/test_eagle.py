@@ -13,7 +13,7 @@ from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.generate import DecodingOptions, generate
 from tss_bench.decoding.target import Target
 from tss_bench.training import eagle
-from tss_bench.training.eagle_smoke import make_tiny_target
+from tss_bench.training.smoke import make_tiny_target
 from tss_bench.types import SkipSet
 from tss_bench.weights import load_eagle_head, load_model
 
@@ -65,7 +65,7 @@ def test_provenance_tells_how_to_make_it_again_but_no_places(trained: Path) -> N
     assert "--prompts 12" in made["command"]
     assert str(trained / "run") not in text
     assert made["data"]["answers"] <= 12
-    assert made["data_recipe"]["prompts"] == 12
+    assert made["data_recipes"][0]["prompts"] == 12
     assert made["best"]["feature_loss"] > 0
     assert set(made["versions"]) == {"torch", "transformers"}
 
@@ -84,7 +84,7 @@ def test_data_of_another_target_are_refused(trained: Path, tmp_path: Path) -> No
     make_tiny_target(tmp_path / "other", seed=1)
     data = str(trained / "run" / "data")
     words = ("--pretrained", str(tmp_path / "other"), "--out", str(tmp_path / "x"), "--data", data)
-    with pytest.raises(ValueError, match="train on text that the target wrote itself"):
+    with pytest.raises(ValueError, match="train on text that the model wrote itself"):
         eagle.run(parse(*words, *SMALL))
 
 

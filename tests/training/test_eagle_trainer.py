@@ -11,11 +11,12 @@ import torch
 
 from tests import tiny
 from tests.training import helpers
+from tss_bench.training.checkpoint import learning_rate
 from tss_bench.training.eagle import head_config
 from tss_bench.training.eagle_data import AnsweredPrompt, Corpus, split
 from tss_bench.training.eagle_objective import Frozen
 from tss_bench.training.eagle_scaling import Scales
-from tss_bench.training.eagle_trainer import Settings, Trainer, learning_rate
+from tss_bench.training.eagle_trainer import Settings, Trainer
 
 SETTINGS = Settings(epochs=3, batch_slots=96, warmup=3, eval_every=4, noise=0.1, multi_steps=2)
 

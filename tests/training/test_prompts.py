@@ -46,6 +46,15 @@ def test_articles_have_80_to_400_words() -> None:
     assert max(lengths) > 200
 
 
+def test_long_kinds_are_several_times_as_long_as_short_ones() -> None:
+    prompts = make_prompts(60, seed=2, kinds=["passages", "articles"])
+    assert Counter(prompt.kind for prompt in prompts) == {"articles": 30, "passages": 30}
+    lengths = sorted(len(prompt.text.split()) for prompt in prompts)
+    assert lengths[0] >= 100
+    assert lengths[30] >= 300
+    assert lengths[-1] <= 1000
+
+
 def test_german_sentences_are_closed_and_start_with_a_capital() -> None:
     rng = random.Random(0)
     sentences = [german_sentence(rng) for _ in range(500)]
@@ -54,17 +63,20 @@ def test_german_sentences_are_closed_and_start_with_a_capital() -> None:
 
 
 def test_allot_gives_every_prompt_away() -> None:
-    # 20, 12, 19, 12, 7, 15, 5, 10 percent of 10: 2, 1.2, 1.9, 1.2, 0.7, 1.5, 0.5, 1.
+    # 18, 10, 5, 17, 10, 5, 7, 14, 5, 9 percent of 10: 1.8, 1, 0.5, 1.7, 1, 0.5, 0.7, 1.4, 0.5, 0.9.
     assert allot(10) == {
         "translation": 2,
         "summarization": 1,
+        "articles": 1,
         "questions": 2,
         "contexts": 1,
+        "passages": 0,
         "choices": 1,
-        "sums": 2,
+        "sums": 1,
         "code": 0,
         "chat": 1,
     }
+    assert allot(4, ["articles", "passages"]) == {"articles": 2, "passages": 2}
     assert sum(allot(5001).values()) == 5001
 
 
@@ -83,7 +95,8 @@ def test_a_short_row_is_an_overlap_only_as_a_whole() -> None:
 
 def test_excluded_texts_are_replaced_by_others() -> None:
     before = make_prompts(400, seed=0)
-    unwanted = [prompt.text for prompt in before[::10]]
+    # Long articles share whole sentences with one another, as they do with no evaluation row.
+    unwanted = [prompt.text for prompt in before if prompt.kind in ("questions", "chat")][::3]
     after = {prompt.text for prompt in make_prompts(400, seed=0, excluded=unwanted)}
     assert len(after) == 400
     assert after.isdisjoint(unwanted)
@@ -108,6 +121,10 @@ def test_articles_before_vowels(template: str, expected: str) -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="at least 1, got 0"):
         make_prompts(0)
+    with pytest.raises(ValueError, match="unknown kind of prompt 'poems'; name one or more of tr"):
+        make_prompts(5, kinds=["chat", "poems"])
+    with pytest.raises(ValueError, match="kinds must differ"):
+        make_prompts(5, kinds=["chat", "chat"])
     with pytest.raises(ValueError, match="no word list 'colour'"):
         fill("{colour}", random.Random(0), {}, {})
     with pytest.raises(ValueError, match="'questions' give no more new prompts"):

@@ -12,8 +12,8 @@ import torch
 from tests.training import helpers
 from tss_bench.training import self_generation as sg
 from tss_bench.training.batch_answers import Answers
-from tss_bench.training.eagle_smoke import make_tiny_target
 from tss_bench.training.prompts import Prompt
+from tss_bench.training.smoke import make_tiny_target
 
 
 def test_a_shard_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -92,11 +92,12 @@ def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"prompts": 0}, "prompts must be at least 1, got 0"),
+        ({"kinds": "chat,poems"}, "unknown kind of prompt 'poems'"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
         ({"sampled_share": 1.5}, r"sampled_share must lie in 0 … 1, got 1.5"),
     ],
 )
-def test_bad_recipes(change: dict[str, int], message: str) -> None:
+def test_bad_recipes(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sg.GenerationRecipe("m", "r", **change)  # type: ignore[arg-type]
 
@@ -105,7 +106,7 @@ def test_what_the_prompts_keep_away_from_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sg, "_run", lambda *_: iter(()))
-    monkeypatch.setattr(sg, "make_prompts", lambda *_, excluded: [Prompt("chat", "Hello there.")])
+    monkeypatch.setattr(sg, "make_prompts", lambda *_, **__: [Prompt("chat", "Hello there.")])
     sources = [{"domain": "qa", "kind": "mini", "sha256": "0" * 64, "rows": 40}]
     recipe = sg.GenerationRecipe("m", "r", prompts=1)
     sg.generate_data(tmp_path, recipe, excluded=["Who?"], excluded_sources=sources)

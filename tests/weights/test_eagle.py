@@ -360,6 +360,15 @@ def test_auto_finds_the_packaged_head(tmp_path, monkeypatch):
     assert resolve_eagle("auto", INFO) == tmp_path / "tiny"
 
 
+def test_a_lora_without_a_head_of_its_own_takes_its_bases(tmp_path, monkeypatch):
+    monkeypatch.setattr(eagle, "packaged_heads", lambda: tmp_path)
+    write(tmp_path / "tiny", official_state())
+    adapted = dataclasses.replace(INFO, id="adapted", base="tiny")
+    assert resolve_eagle("auto", adapted) == tmp_path / "tiny"
+    write(tmp_path / "adapted", official_state())
+    assert resolve_eagle("auto", adapted) == tmp_path / "adapted"
+
+
 def test_auto_without_a_packaged_head_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(eagle, "packaged_heads", lambda: tmp_path)
     with pytest.raises(

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import torch
 
 from tss_bench.weights.hub import describe_files, hub_directory, model_files, tokenizer_files
 from tss_bench.weights.loading import describe, load_model, load_tokenizer
@@ -116,8 +117,42 @@ def test_unknown_name_revision_and_gated_model(hub):
 
 def test_repository_without_config(hub, llama_dir):
     (llama_dir / "config.json").unlink()
-    with pytest.raises(ValueError, match="no Transformers model"):
+    with pytest.raises(ValueError, match=r"no Transformers model.*no LoRA"):
         describe("owner/model")
+
+
+def test_a_lora_on_the_hub(hub, make_lora):
+    hub.folder = make_lora()
+    (hub.folder / "config.json").write_text("{}")
+    info = describe("owner/model")
+    assert (info.id, info.num_layers) == ("owner/model", 2)
+    assert info.revision == describe(str(hub.folder)).revision
+    assert load_tokenizer("owner/model").get_vocab()["a"] == 3
+    model, _, loaded = load_model("owner/model", device="cpu", dtype="float32")
+    own = load_model(str(hub.folder), device="cpu", dtype="float32")[0]
+    key = "model.layers.1.self_attn.q_proj.weight"
+    assert torch.equal(model.state_dict()[key], own.state_dict()[key])
+    assert loaded == info
+    assert set(hub.fetched) == {"adapter_config.json", "adapter_model.safetensors"}
+
+
+def test_a_lora_here_of_a_base_on_the_hub(hub, make_lora):
+    directory = make_lora(base="owner/model")
+    assert describe(str(directory)).num_layers == 2
+    assert "model.safetensors" not in hub.fetched
+    assert load_model(str(directory), device="cpu")[2].id == "tiny-lora"
+    path = directory / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "revision": "nope"}))
+    with pytest.raises(ValueError, match=r"base model 'owner/model' .* has no revision 'nope'"):
+        describe(str(directory))
+
+
+def test_a_lora_and_a_whole_model_in_one_repository(hub, make_lora, llama_dir):
+    for path in make_lora().glob("adapter*"):
+        shutil.copy(path, llama_dir)
+    with pytest.raises(ValueError, match=r"the hub's 'owner/model' holds a LoRA .* and a whole"):
+        describe("owner/model")
+    assert hub.fetched == []
 
 
 def test_name_that_no_hub_could_have():
@@ -135,6 +170,18 @@ def test_offline_uses_the_local_cache(llama_dir, tmp_path, monkeypatch, capsys):
     model, _, info = load_model("owner/model", device="cpu")
     assert (info.revision, model.config.num_hidden_layers) == (COMMIT, 2)
     assert f"using the cached commit {COMMIT}" in capsys.readouterr().err
+
+
+def test_offline_a_lora_comes_from_the_local_cache(make_lora, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    stored = tmp_path / "hub" / "models--owner--lora"
+    directory = make_lora()
+    shutil.copytree(directory, stored / "snapshots" / COMMIT)
+    (stored / "refs").mkdir()
+    (stored / "refs" / "main").write_text(COMMIT)
+    info = describe("owner/lora")
+    assert (info.id, info.revision) == ("owner/lora", describe(str(directory)).revision)
 
 
 def test_which_files_are_fetched():

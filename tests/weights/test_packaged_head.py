@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tss_bench.domains import DOMAINS
-from tss_bench.weights import DEFAULT_MODEL, PACKAGED_MODELS, load_eagle_head
+from tss_bench.weights import DEFAULT_MODEL, describe, load_eagle_head
 from tss_bench.weights.eagle import packaged_heads
 
 HEADS = sorted(path for path in packaged_heads().iterdir() if path.is_dir())
@@ -22,7 +22,7 @@ def test_the_default_target_has_a_head() -> None:
 
 @pytest.mark.parametrize("path", HEADS, ids=lambda path: path.name)
 def test_a_packaged_head_fits_its_target_and_is_small(path: Path) -> None:
-    target = PACKAGED_MODELS[path.name]
+    target = describe(path.name)
     head = load_eagle_head(
         path, target_hidden_size=target.hidden_size, target_vocab_size=target.vocab_size
     )

@@ -176,9 +176,12 @@ def _take_over(*projections: nn.Linear) -> Linear:
 
 
 class HubBlocks:
-    """Any family whose blocks take hidden states, a mask, rotary embeddings and a cache."""
+    """Any family whose blocks take hidden states, a mask, rotary embeddings and a cache.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    `frozen`: the weights will not be trained, so they may be laid out for inference.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, frozen: bool = True) -> None:
         inner = decoder(model)
         self._config = model.config.get_text_config(decoder=True)
         self._layers = inner.layers
@@ -193,7 +196,8 @@ class HubBlocks:
                 f"{type(model).__name__} has layers of type {', '.join(sorted(unknown))}; "
                 "only full and sliding attention can be verified with a tree mask"
             )
-        pack_linears(inner.layers)
+        if frozen:
+            pack_linears(inner.layers)
         self._rotary_by_type = (
             "layer_type" in inspect.signature(inner.rotary_emb.forward).parameters
         )

@@ -84,3 +84,15 @@ class KVCache:
             raise ValueError(
                 f"{count} entries behind length {self.length} exceed the capacity {self.capacity}"
             )
+
+
+class NoCache(KVCache):
+    """Keeps nothing: a pass sees only itself. For training: a buffer has no gradient."""
+
+    def __init__(self) -> None:
+        self.data = torch.empty(0)
+        self.capacity = 0
+        self.length = 0
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        return keys, values

@@ -102,12 +102,41 @@ class Target:
         decides with `advance` or `keep` what stays. A skipped block passes its input on: it
         computes and stores nothing.
         """
+        return self.forward_from(0, self.embed(ids), positions, mask, cache, skip)
+
+    def forward_from(
+        self,
+        first: int,
+        hidden: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        cache: KVCache,
+        skip: SkipSet,
+    ) -> Tensor:
+        """`forward` from block `first` on, for the hidden states [B, n, H] that enter it.
+
+        What comes before need not be run again for another `skip` whose layers are all `first`
+        or later. `first` = L applies the final norm alone.
+        """
         self.check(skip)
-        hidden = self.embed(ids)
         state = self._blocks.begin(hidden, positions, mask, cache)
         for layer in skip.active:
-            hidden = self._blocks.run(layer, hidden, state)
+            if layer >= first:
+                hidden = self._blocks.run(layer, hidden, state)
         return self._norm(hidden)
+
+    def layer_inputs(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
+    ) -> list[Tensor]:
+        """Hidden states [B, n, H] that enter block 0 … L-1 of the dense target, then its output.
+
+        L + 1 tensors, all before the final norm; arguments as in `forward`.
+        """
+        inputs = [self.embed(ids)]
+        state = self._blocks.begin(inputs[0], positions, mask, cache)
+        for layer in range(self.num_layers):
+            inputs.append(self._blocks.run(layer, inputs[-1], state))
+        return inputs
 
     def prefill(self, ids: Tensor, cache: KVCache, skip: SkipSet) -> Tensor:
         """Append ids [B, n] causally to the cache; hidden states [B, n, H]."""

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import subprocess
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,26 +23,31 @@ from transformers import PreTrainedModel
 
 from tss_bench.decoding.drafters.eagle_head import EagleConfig
 from tss_bench.decoding.target import Target
+from tss_bench.training.corpora import (
+    add_data_argument,
+    data_record,
+    own_shards,
+    split_by_directory,
+    text_directories,
+)
 from tss_bench.training.eagle_data import (
     AnsweredPrompt,
     Corpus,
     coverage,
     draft_vocabulary,
     make_features,
-    split,
 )
 from tss_bench.training.eagle_objective import Frozen
 from tss_bench.training.eagle_scaling import Scales, fold
 from tss_bench.training.eagle_trainer import Settings, Trainer
-from tss_bench.training.self_generation import (
-    RECIPE,
-    add_recipe_arguments,
-    generate_from_arguments,
-    read_excluded,
-    read_recipe,
-    shard_paths,
+from tss_bench.training.records import (
+    add_settings,
+    command_line,
+    read_settings,
+    source_commit,
 )
-from tss_bench.weights import DEFAULT_MODEL, ModelInfo, load_model, save_eagle_head
+from tss_bench.training.self_generation import add_recipe_arguments
+from tss_bench.weights import DEFAULT_MODEL, ModelInfo, describe, load_model, save_eagle_head
 
 HEAD = "head"
 _DRAFT_VOCABULARY = 8192
@@ -70,9 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `tss-bench train eagle`."""
     parser.add_argument("--pretrained", default=DEFAULT_MODEL, help="the target")
     parser.add_argument("--out", type=Path, help="directory of the run; the head is OUT/head")
-    parser.add_argument(
-        "--data", type=Path, help="self-generated shards (default: OUT/data, made if absent)"
-    )
+    add_data_argument(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument(
         "--max-minutes", type=float, default=math.inf, help="stop training after this time"
@@ -90,10 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--smoke", action="store_true", help="a tiny random target: does it run? (under a minute)"
     )
     group = parser.add_argument_group("training")
-    for field in fields(Settings):
-        flag = "--" + field.name.replace("_", "-")
-        kind = type(field.default)
-        group.add_argument(flag, type=kind, default=field.default, help=_HELP[field.name])
+    add_settings(group, Settings, _HELP)
     add_recipe_arguments(parser)
 
 
@@ -103,28 +102,22 @@ def run(args: argparse.Namespace) -> None:
     Raises ValueError for values out of range and for a directory of another run.
     """
     if args.smoke:
-        from tss_bench.training.eagle_smoke import run_smoke
+        from tss_bench.training.smoke import smoke_eagle
 
-        run_smoke(args)
+        smoke_eagle(args)
         return
     if args.out is None:
         raise ValueError("train eagle needs --out DIR, where checkpoints and the head go")
-    settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
+    settings = read_settings(args, Settings)
     _check(args)
     args.out.mkdir(parents=True, exist_ok=True)
-    directory, shards = _data(args)
-    recipe = read_recipe(directory)
+    directories = text_directories(args)
+    shards = own_shards(directories, describe(args.pretrained))
     model, _, info = load_model(args.pretrained, device=args.device)
-    if recipe["revision"] != info.revision:
-        raise ValueError(
-            f"the data in {directory} were made by {recipe['pretrained']!r}, revision "
-            f"{recipe['revision']}, the target is {info.id!r}, revision {info.revision}; "
-            "train on text that the target wrote itself"
-        )
     target = Target(model)
     make_features(target, shards)
     corpus = Corpus(shards)
-    train, held_out = split(corpus.sequences, args.held_out, settings.seed)
+    train, held_out = split_by_directory(corpus, shards, args.held_out, settings.seed)
     rows = draft_vocabulary(train, target.vocab_size, args.draft_vocab)
     embeddings = target.embed(torch.arange(target.vocab_size, device=target.device))
     scales = Scales(corpus.feature_scale(), float(embeddings.detach().float().std()))
@@ -135,8 +128,7 @@ def run(args: argparse.Namespace) -> None:
     trainer = Trainer(corpus, train, held_out, frozen, scales, config, settings, args.out)
     trainer.run(args.max_minutes, args.checkpoint_every)
     head = fold(trainer.best_head().cpu(), config, scales).to(torch.bfloat16)
-    excluded = read_excluded(directory)
-    provenance = _provenance(args, settings, trainer, scales, counts, recipe, excluded, info)
+    provenance = _provenance(args, settings, trainer, scales, counts, directories, info)
     save_eagle_head(head, args.out / HEAD, provenance)
     print(f"{trainer.best_report}\nwrote {args.out / HEAD}")
 
@@ -166,18 +158,6 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--checkpoint-every must be at least 1, got {args.checkpoint_every}")
 
 
-def _data(args: argparse.Namespace) -> tuple[Path, list[Path]]:
-    """The directory of the text and its shards; made, or completed, unless --data names one."""
-    if args.data is None:
-        directory = args.out / "data"
-        return directory, generate_from_arguments(args, directory, keep_features=True)
-    read_recipe(args.data)
-    shards = shard_paths(args.data)
-    if not shards:
-        raise ValueError(f"{args.data} has a {RECIPE} but no complete shard yet")
-    return args.data, shards
-
-
 def _counts(
     corpus: Corpus,
     train: list[AnsweredPrompt],
@@ -201,18 +181,16 @@ def _provenance(
     trainer: Trainer,
     scales: Scales,
     counts: dict[str, Any],
-    recipe: dict[str, Any],
-    excluded: list[dict[str, Any]],
+    directories: Sequence[Path],
     info: ModelInfo,
 ) -> dict[str, Any]:
     return {
-        "command": _command(args),
+        "command": command_line("train eagle", add_arguments, args),
         "target": info.id,
         "target_revision": info.revision,
         "settings": asdict(settings),
         "draft_vocab": args.draft_vocab,
-        "data_recipe": recipe,
-        "excluded_evaluation_rows": excluded,
+        **data_record(directories),
         "data": counts,
         "scales": asdict(scales),
         "steps": trainer.step,
@@ -221,32 +199,5 @@ def _provenance(
         "best": trainer.best_report.to_dict(),
         "evaluations": [report.to_dict() for report in trainer.reports],
         "versions": {name: version(name) for name in ("torch", "transformers")},
-        "commit": _commit(),
+        "commit": source_commit(),
     }
-
-
-def _command(args: argparse.Namespace) -> str:
-    """The command that gives this head again, without the places of this machine."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    places = {"out", "data", "device", "workers", "smoke"}
-    words = ["tss-bench train eagle", "--out OUT"]
-    for action in parser._actions:
-        value = getattr(args, action.dest, action.default)
-        if action.dest not in places and value != action.default:
-            words.append(f"{action.option_strings[0]} {value}")
-    return " ".join(words)
-
-
-def _commit() -> str | None:
-    """The commit of the source tree that this module lies in, if it is one."""
-    here = Path(__file__).resolve().parent
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    command = ["git", "-C", str(here), "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, env=environment, timeout=10
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

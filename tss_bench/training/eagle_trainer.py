@@ -20,6 +20,12 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
+from tss_bench.training.checkpoint import (
+    batches_from,
+    learning_rate,
+    load_checkpoint,
+    save_checkpoint,
+)
 from tss_bench.training.eagle_data import AnsweredPrompt, Batch, Corpus, plan_batches
 from tss_bench.training.eagle_objective import (
     Frozen,
@@ -106,14 +112,6 @@ class Report:
             f"token {self.token_loss:.4f}), acceptance by depth {depths}, "
             f"chain accept_len {self.hits.chain_length:.3f}"
         )
-
-
-def learning_rate(step: int, total: int, warmup: int, peak: float) -> float:
-    """Linear warm-up to `peak`, then a cosine to a twentieth of it at step `total`."""
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    done = min(1.0, (step - warmup) / max(1, total - warmup))
-    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
 def _as_float(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
@@ -206,15 +204,13 @@ class Trainer:
 
     def _batches(self) -> Iterator[list[AnsweredPrompt]]:
         """The batches from the current step on, epoch after epoch, `total_steps` in all."""
-        seen = 0
-        for epoch in range(self.total_steps + 1):
-            plan_seed = self._settings.seed * 100_003 + epoch
-            for batch in plan_batches(self._train, self._settings.batch_slots, plan_seed):
-                if seen >= self.total_steps:
-                    return
-                if seen >= self.step:
-                    yield batch
-                seen += 1
+        settings = self._settings
+
+        def plan(epoch: int) -> list[list[AnsweredPrompt]]:
+            seed = settings.seed * 100_003 + epoch
+            return plan_batches(self._train, settings.batch_slots, seed)
+
+        return batches_from(self.step, self.total_steps, plan)
 
     def _update(self, sequences: Sequence[AnsweredPrompt]) -> Losses:
         settings = self._settings
@@ -280,11 +276,17 @@ class Trainer:
         if improved:
             self._best = {k: v.cpu().clone() for k, v in self._head.state_dict().items()}
 
+    def _run(self) -> dict[str, Any]:
+        """All that the weights depend on."""
+        return {
+            **asdict(self._settings),
+            "training sequences": len(self._train),
+            "scales": asdict(self._scales),
+        }
+
     def _save(self) -> None:
         state = {
-            "settings": asdict(self._settings),
-            "sequences": len(self._train),
-            "scales": asdict(self._scales),
+            "run": self._run(),
             "step": self.step,
             "head": self._head.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -293,31 +295,13 @@ class Trainer:
             "spent": self._spent,
             "reports": [{**vars(r), "hits": vars(r.hits)} for r in self.reports],
         }
-        unfinished = self._path.with_suffix(".tmp")
-        torch.save(state, unfinished)
-        unfinished.replace(self._path)
+        save_checkpoint(self._path, state)
 
     def _resume(self) -> None:
         """Continue from the checkpoint, if there is one; raises ValueError if it does not fit."""
-        if not self._path.is_file():
+        state = load_checkpoint(self._path, self._run())
+        if state is None:
             return
-        state = torch.load(self._path, map_location="cpu", weights_only=True)
-        ours = {
-            **asdict(self._settings),
-            "training sequences": len(self._train),
-            "scales": asdict(self._scales),
-        }
-        theirs = {
-            **state["settings"],
-            "training sequences": state["sequences"],
-            "scales": state["scales"],
-        }
-        wrong = [name for name, value in ours.items() if theirs.get(name) != value]
-        if wrong:
-            raise ValueError(
-                f"{self._path} was made with another {wrong[0]} ({theirs.get(wrong[0])!r}, now "
-                f"{ours[wrong[0]]!r}); use the same settings to resume, or another --out"
-            )
         self._head.load_state_dict(state["head"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.step, self._best = state["step"], state["best"]

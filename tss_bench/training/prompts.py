@@ -21,16 +21,18 @@ OVERLAP_WORDS = 13
 LETTERS = "ABCD"
 
 SHARES: Mapping[str, int] = {
-    "translation": 20,
-    "summarization": 12,
-    "questions": 19,
-    "contexts": 12,
+    "translation": 18,
+    "summarization": 10,
+    "articles": 5,
+    "questions": 17,
+    "contexts": 10,
+    "passages": 5,
     "choices": 7,
-    "sums": 15,
+    "sums": 14,
     "code": 5,
-    "chat": 10,
+    "chat": 9,
 }
-"""Parts of the recipe in percent."""
+"""Parts of the recipe in percent. `articles` and `passages` are long: several texts in one."""
 
 _SLOT = re.compile(r"\{(?:(\w+):)?(\d+)-(\d+)\}|\{([A-Za-z]\w*)\}")
 _BEFORE_VOWEL = re.compile(r"\b([Aa]) (?=[aeio](?!ne\b|u)|u(?!n|s|r))")
@@ -47,30 +49,46 @@ class Prompt:
     text: str
 
 
-def make_prompts(count: int, seed: int = 0, *, excluded: Iterable[str] = ()) -> list[Prompt]:
+def make_prompts(
+    count: int,
+    seed: int = 0,
+    *,
+    kinds: Sequence[str] = tuple(SHARES),
+    excluded: Iterable[str] = (),
+) -> list[Prompt]:
     """`count` different prompts, shuffled over the kinds; equal arguments give an equal list.
 
-    `excluded` are texts of evaluation rows: no prompt is one of them or shares
-    `OVERLAP_WORDS` words in a row with one. Raises ValueError when the templates cannot give
-    that many different prompts.
+    `kinds` are keys of SHARES, which sets their proportions. `excluded` are texts of evaluation
+    rows: no prompt is one of them or shares `OVERLAP_WORDS` words in a row with one. Raises
+    ValueError for an unknown kind and when the templates cannot give that many different prompts.
     """
     if count < 1:
         raise ValueError(f"the number of prompts must be at least 1, got {count}")
+    check_kinds(kinds)
     rng = random.Random(f"tss_bench prompts {seed}")
     taken = Overlap(excluded)
     seen: set[str] = set()
     prompts = [
         _new_prompt(kind, rng, seen, taken, count)
-        for kind, share in allot(count).items()
+        for kind, share in allot(count, kinds).items()
         for _ in range(share)
     ]
     rng.shuffle(prompts)
     return prompts
 
 
-def allot(count: int) -> dict[str, int]:
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Raises ValueError unless `kinds` are different keys of SHARES, at least one."""
+    unknown = [kind for kind in kinds if kind not in SHARES]
+    if unknown or not kinds or len(set(kinds)) < len(kinds):
+        problem = f"unknown kind of prompt {unknown[0]!r}" if unknown else "kinds must differ"
+        raise ValueError(f"{problem}; name one or more of {', '.join(SHARES)}")
+
+
+def allot(count: int, kinds: Sequence[str] = tuple(SHARES)) -> dict[str, int]:
     """How many of `count` prompts each kind gets; the largest remainders are rounded up."""
-    exact = {kind: count * share / sum(SHARES.values()) for kind, share in SHARES.items()}
+    shares = {kind: SHARES[kind] for kind in SHARES if kind in kinds}
+    exact = {kind: count * share / sum(shares.values()) for kind, share in shares.items()}
     parts = {kind: int(value) for kind, value in exact.items()}
     by_remainder = sorted(exact, key=lambda kind: parts[kind] - exact[kind])
     for kind in by_remainder[: count - sum(parts.values())]:
@@ -116,7 +134,7 @@ def _new_prompt(
             return Prompt(kind, text)
     raise ValueError(
         f"the templates of {kind!r} give no more new prompts for a recipe of {count}; "
-        f"ask for fewer prompts or extend assets/prompts/{kind}.json"
+        f"ask for fewer prompts or extend assets/prompts"
     )
 
 
@@ -215,6 +233,32 @@ def _summarization(rng: random.Random) -> str:
     return str(rng.choice(_lists("articles")["instruction"]).replace("{t}", text))
 
 
+def _articles(rng: random.Random) -> str:
+    """A summary of one long text: articles on different themes, a paragraph or more each."""
+    parts = [_article(rng, rng.choice((140, 180, 240))) for _ in range(rng.randint(2, 4))]
+    if rng.random() < 0.5:
+        instruction = str(rng.choice(_lists("articles")["instruction"]))
+    else:
+        instruction = "Summarize: {t}"
+    return instruction.replace("{t}", rng.choice((" ", "\n\n")).join(parts))
+
+
+def _passages(rng: random.Random) -> str:
+    """A question on one of several passages: profiles with news articles among them."""
+    bank = _lists("contexts")
+    lists = {**_lists("words"), **bank["words"]}
+    texts, questions = [], []
+    for profile in rng.sample(bank["profiles"], rng.randint(2, 4)):
+        bound: dict[str, str] = {}
+        facts = [profile["facts"][0], *rng.sample(profile["facts"][1:], rng.randint(6, 9))]
+        texts.append(" ".join(fill(fact, rng, lists, bound) for fact in facts))
+        questions.append(fill(rng.choice(profile["questions"]), rng, lists, bound))
+    texts += [_article(rng, rng.choice((110, 170))) for _ in range(rng.randint(0, 2))]
+    rng.shuffle(texts)
+    instruction = str(rng.choice(bank["instruction"]))
+    return instruction.replace("{c}", "\n".join(texts)).replace("{q}", rng.choice(questions))
+
+
 def _contexts(rng: random.Random) -> str:
     bank = _lists("contexts")
     lists = {**_lists("words"), **bank["words"]}
@@ -295,8 +339,10 @@ def _chat(rng: random.Random) -> str:
 _MAKERS: Mapping[str, Callable[[random.Random], str]] = {
     "translation": _translation,
     "summarization": _summarization,
+    "articles": _articles,
     "questions": _questions,
     "contexts": _contexts,
+    "passages": _passages,
     "choices": _choices,
     "sums": _templated("sums", "{s}"),
     "code": _code,

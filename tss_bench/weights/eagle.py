@@ -38,6 +38,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 def resolve_eagle(draft: str, info: ModelInfo, revision: str | None = None) -> Path:
     """The directory of the head `draft`: `auto` (the packaged one), a directory or a hub id.
 
+    A LoRA without a packaged head of its own drafts with its base's: their features are close.
     Raises ValueError when there is none, saying how to get one, and for a `revision` (branch,
     tag or commit) of what is not on the hub.
     """
@@ -49,9 +50,10 @@ def resolve_eagle(draft: str, info: ModelInfo, revision: str | None = None) -> P
             f"hub have revisions; leave it out"
         )
     if draft == "auto":
-        packaged = packaged_heads() / info.id
-        if (packaged / "config.json").is_file():
-            return packaged
+        for owner in filter(None, (info.id, info.base)):
+            packaged = packaged_heads() / owner
+            if (packaged / "config.json").is_file():
+                return packaged
         raise ValueError(
             f"no EAGLE head is packaged for {info.id!r}; train one with `tss-bench train eagle` "
             f"or pass draft=<directory or hub id of a head> (the authors' heads are named "

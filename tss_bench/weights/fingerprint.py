@@ -9,22 +9,22 @@ import hashlib
 import json
 from pathlib import Path
 
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _SAMPLE = 4096
 _PICKLE_SAMPLES = 64
 
 
 def weights_fingerprint(directory: Path) -> str:
-    """SHA-256 over config.json and samples of every weight file in `directory`.
+    """SHA-256 over the config and samples of every weight file in `directory`.
+
+    Of a LoRA (a directory with adapter_config.json) its own two files count, its base does not.
 
     Safetensors: the header and the first and middle 4 KiB of each tensor, so any fine-tuning
     that touches a whole matrix shows; pickles: 64 evenly spaced samples. File names and sizes
     count too. Raises ValueError if there are no weights or a safetensors file is torn.
     """
-    files = sorted(directory.glob("*.safetensors")) or sorted(directory.glob("pytorch_model*.bin"))
-    if not files:
-        raise ValueError(f"{directory} holds no weights (*.safetensors or pytorch_model*.bin)")
+    config, files = _files(directory)
     digest = hashlib.sha256()
-    config = directory / "config.json"
     if config.is_file():
         digest.update(config.read_bytes())
     for path in files:
@@ -36,6 +36,18 @@ def weights_fingerprint(directory: Path) -> str:
                 file.seek(start)
                 digest.update(file.read(length))
     return digest.hexdigest()
+
+
+def _files(directory: Path) -> tuple[Path, list[Path]]:
+    """The config and the weight files that count."""
+    if (directory / ADAPTER_CONFIG).is_file():
+        if not (directory / ADAPTER_WEIGHTS).is_file():
+            raise ValueError(f"{directory} holds no weights ({ADAPTER_WEIGHTS})")
+        return directory / ADAPTER_CONFIG, [directory / ADAPTER_WEIGHTS]
+    files = sorted(directory.glob("*.safetensors")) or sorted(directory.glob("pytorch_model*.bin"))
+    if not files:
+        raise ValueError(f"{directory} holds no weights (*.safetensors or pytorch_model*.bin)")
+    return directory / "config.json", files
 
 
 def _tensor_ranges(path: Path, size: int) -> list[tuple[int, int]]:

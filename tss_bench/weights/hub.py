@@ -13,6 +13,7 @@ from typing import NoReturn
 from tss_bench.weights.cache import WeightsUnavailable, say
 
 HUB_TIMEOUT_S = 5
+_MARKS = ("config.json", "adapter_config.json")
 _TEXT_SUFFIXES = frozenset({".json", ".txt", ".model", ".jinja", ".tiktoken"})
 
 
@@ -56,8 +57,9 @@ def hub_directory(
 ) -> tuple[Path, str]:
     """Download the files that `select` picks; returns their local directory and the commit.
 
-    Without a connection the hub's local cache is used, if it has the model. Raises ValueError
-    for a name the hub does not have or will not give, WeightsUnavailable when out of reach.
+    One of them must be config.json, or adapter_config.json for a LoRA. Without a connection the
+    hub's local cache is used, if it has the model. Raises ValueError for a name the hub does not
+    have or will not give, WeightsUnavailable when out of reach.
     """
     from huggingface_hub import HfApi, hf_hub_download
 
@@ -70,14 +72,18 @@ def hub_directory(
         return _cached_directory(name, revision, error)
     commit = found.sha
     wanted = select([file.rfilename for file in found.siblings or []])
-    if "config.json" not in wanted or commit is None:
-        raise ValueError(f"the hub's {name!r} has no config.json, so it is no Transformers model")
+    marks = [mark for mark in _MARKS if mark in wanted]
+    if not marks or commit is None:
+        raise ValueError(
+            f"the hub's {name!r} has no config.json, so it is no Transformers model, and no "
+            f"adapter_config.json, so it is no LoRA"
+        )
     try:
         places = {file: hf_hub_download(name, file, revision=commit) for file in wanted}
     except Exception as error:
         _raise_refusal(name, revision, error)
         _out_of_reach(name, error)
-    return Path(places["config.json"]).parent, commit
+    return Path(places[marks[0]]).parent, commit
 
 
 def _raise_refusal(name: str, revision: str | None, error: Exception) -> None:
@@ -103,10 +109,11 @@ def _raise_refusal(name: str, revision: str | None, error: Exception) -> None:
 def _cached_directory(name: str, revision: str | None, error: Exception) -> tuple[Path, str]:
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(name, "config.json", revision=revision)
-    if not isinstance(config, str):
+    places = [try_to_load_from_cache(name, mark, revision=revision) for mark in _MARKS]
+    found = [place for place in places if isinstance(place, str)]
+    if not found:
         _out_of_reach(name, error)
-    directory = Path(config).parent
+    directory = Path(found[0]).parent
     say(f"the hub is out of reach; using the cached commit {directory.name} of {name}")
     return directory, directory.name
 

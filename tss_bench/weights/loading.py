@@ -1,5 +1,7 @@
 """Find, describe and load a target model: a packaged one by name, a hub id or a directory.
 
+A LoRA is a model too, wherever a name is taken: its base with the LoRA merged into it.
+
 May import: torch, safetensors and transformers (inside functions, so that bad names fail fast) and
 tss_bench.weights.
 """
@@ -10,13 +12,18 @@ import contextlib
 import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tss_bench.weights.cache import say
 from tss_bench.weights.convert import packaged_model_dir, quiet_progress
-from tss_bench.weights.default_models import PACKAGED_MODELS, PackagedModel
+from tss_bench.weights.default_models import (
+    PACKAGED_MODELS,
+    PackagedModel,
+    packaged_lora,
+    packaged_names,
+)
 from tss_bench.weights.fingerprint import weights_fingerprint
 from tss_bench.weights.hub import (
     code_files,
@@ -24,6 +31,14 @@ from tss_bench.weights.hub import (
     hub_directory,
     model_files,
     tokenizer_files,
+)
+from tss_bench.weights.lora import (
+    Lora,
+    is_lora,
+    looking_for_base,
+    lora_files,
+    merge_lora,
+    read_lora,
 )
 
 if TYPE_CHECKING:
@@ -38,9 +53,10 @@ class ModelInfo:
     """What is known of a model before its weights are loaded.
 
     `id` is the packaged name, the hub id, or the directory's name. `revision` fingerprints the
-    weights: the GGUF file's SHA-256, the hub commit, or a hash over the directory's files.
+    weights: the GGUF file's SHA-256, the hub commit, or a hash over the directory's files; of a
+    LoRA, a hash over its base's revision and its own files, while its sizes are the base's.
     `vocab_size` counts the embedding's rows, padded ones included; `is_chat` says that there is
-    a chat template.
+    a chat template. `base` is the id of a LoRA's base, None for a whole model.
     """
 
     id: str
@@ -51,6 +67,7 @@ class ModelInfo:
     hidden_size: int
     vocab_size: int
     context_length: int
+    base: str | None = None
 
 
 def describe(
@@ -61,21 +78,10 @@ def describe(
     Raises ValueError for a name or revision that does not exist, WeightsUnavailable when the
     hub is needed and out of reach.
     """
-    packaged = PACKAGED_MODELS.get(name)
-    if packaged is not None:
-        _refuse_revision(name, revision)
-        return _packaged_info(packaged)
-    directory = _local_directory(name)
-    if directory is not None:
-        _refuse_revision(name, revision)
-        fingerprint = weights_fingerprint(directory)
-        return _read_info(directory, directory.name, fingerprint, trust_remote_code)
-
-    def select(names: list[str]) -> list[str]:
-        return describe_files(names) + (code_files(names) if trust_remote_code else [])
-
-    directory, commit = hub_directory(_hub_id(name), revision, select)
-    return _read_info(directory, name, commit, trust_remote_code)
+    found = _describe(name, revision, trust_remote_code)
+    if isinstance(found, Lora):
+        return _adapted(_base_of(found, trust_remote_code), found)
+    return found
 
 
 def load_model(
@@ -90,24 +96,31 @@ def load_model(
 
     `dtype` is one of DTYPES; `device` is auto, cpu, mps, cuda or cuda:N, and falls back to the
     CPU with one printed line where there is no CUDA. Raises as `describe` does, and ValueError
-    for a dtype or device that does not exist or files that are no causal LM.
+    for a dtype or device that does not exist, files that are no causal LM, and a LoRA that does
+    not fit its base. A LoRA is merged in float32; its `dtype=auto` is its base's stored one.
     """
     working_dtype = resolve_dtype(dtype)
     place = resolve_device(device)
-    packaged = PACKAGED_MODELS.get(name)
+    found = _describe(name, revision, trust_remote_code)
+    lora = found if isinstance(found, Lora) else None
+    info = found if isinstance(found, ModelInfo) else _base_of(found, trust_remote_code)
+    whole = name if lora is None else lora.base
+    packaged = PACKAGED_MODELS.get(whole)
     if packaged is not None and packaged.notice:
         say(packaged.notice)
-    info = describe(name, revision, trust_remote_code=trust_remote_code)
-    directory = _directory(name, info.revision, model_files, trust_remote_code)
-    tokenizer = read_tokenizer(directory, name, trust_remote_code)
-    model = _read_model(directory, name, working_dtype, trust_remote_code)
+    directory = _directory(whole, info.revision, model_files, trust_remote_code)
+    tokenizer = read_tokenizer(directory, whole, trust_remote_code)
+    read_dtype = "float32" if lora and dtype != "auto" else dtype
+    model = _read_model(directory, whole, resolve_dtype(read_dtype), trust_remote_code)
+    if lora is not None:
+        model, info = merge_lora(lora, model, working_dtype), _adapted(info, lora)
     return model.to(place).eval(), tokenizer, info
 
 
 def load_tokenizer(
     name: str, revision: str | None = None, *, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model without its weights. Raises as `load_model` does.
+    """The tokenizer of a model without its weights; of a LoRA its base's. Raises as `load_model`.
 
     A packaged model is converted first, if it is not yet.
     """
@@ -116,6 +129,11 @@ def load_tokenizer(
         return sorted({"config.json", *tokenizer_files(names)} & set(names))
 
     directory = _directory(name, revision, select, trust_remote_code)
+    if is_lora(directory):
+        lora = read_lora(directory, name)
+        base = _base_of(lora, trust_remote_code)
+        name = lora.base
+        directory = _directory(name, base.revision, select, trust_remote_code)
     return read_tokenizer(directory, name, trust_remote_code)
 
 
@@ -176,11 +194,11 @@ def _local_directory(name: str) -> Path | None:
 
 
 def _hub_id(name: str) -> str:
-    close = difflib.get_close_matches(name.lower(), PACKAGED_MODELS, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), packaged_names(), n=1, cutoff=0.6)
     if close and "/" not in name:
         raise ValueError(
             f"unknown model {name!r}; did you mean {close[0]!r}? The names known here are "
-            f"{', '.join(PACKAGED_MODELS)}; a hub id or a directory works too"
+            f"{', '.join(packaged_names())}; a hub id or a directory works too"
         )
     return name
 
@@ -195,11 +213,53 @@ def _directory(
     packaged = PACKAGED_MODELS.get(name)
     if packaged is not None:
         return packaged_model_dir(packaged)
+    return _locate(name, revision, select, trust_remote_code)[0]
+
+
+def _locate(
+    name: str,
+    revision: str | None,
+    select: Callable[[Iterable[str]], list[str]],
+    trust_remote_code: bool,
+) -> tuple[Path, str | None]:
+    """Where the files of a LoRA, a directory or a hub id are, and the commit of a hub id."""
 
     def wanted(names: list[str]) -> list[str]:
-        return select(names) + (code_files(names) if trust_remote_code else [])
+        whole = select(names) + (code_files(names) if trust_remote_code else [])
+        return lora_files(names, f"the hub's {name!r}") or whole
 
-    return _local_directory(name) or hub_directory(_hub_id(name), revision, wanted)[0]
+    directory = packaged_lora(name) or _local_directory(name)
+    if directory is not None:
+        return directory, None
+    return hub_directory(_hub_id(name), revision, wanted)
+
+
+def _describe(name: str, revision: str | None, trust_remote_code: bool) -> ModelInfo | Lora:
+    """What is known of a whole model, or the LoRA that `name` is."""
+    packaged = PACKAGED_MODELS.get(name)
+    if packaged is not None:
+        _refuse_revision(name, revision)
+        return _packaged_info(packaged)
+    directory, commit = _locate(name, revision, describe_files, trust_remote_code)
+    if commit is None:
+        _refuse_revision(name, revision)
+    model_id = name if commit else directory.name
+    if is_lora(directory):
+        return read_lora(directory, model_id)
+    fingerprint = commit or weights_fingerprint(directory)
+    return _read_info(directory, model_id, fingerprint, trust_remote_code)
+
+
+def _base_of(lora: Lora, trust_remote_code: bool) -> ModelInfo:
+    with looking_for_base(lora):
+        base = _describe(lora.base, lora.base_revision, trust_remote_code)
+        if isinstance(base, Lora):
+            raise ValueError("it is a LoRA itself, and LoRAs are not stacked")
+    return base
+
+
+def _adapted(base: ModelInfo, lora: Lora) -> ModelInfo:
+    return replace(base, id=lora.id, revision=lora.revision_on(base.revision), base=base.id)
 
 
 def _packaged_info(model: PackagedModel) -> ModelInfo:

@@ -1,0 +1,46 @@
+"""Checkpoints and the order of steps. May import: pytest, torch, tss_bench."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tss_bench.training.checkpoint import (
+    batches_from,
+    learning_rate,
+    load_checkpoint,
+    save_checkpoint,
+)
+
+
+def test_the_learning_rate_rises_linearly_and_falls_to_a_twentieth() -> None:
+    rates = [learning_rate(step, 12, 2, 1.0) for step in range(13)]
+    assert rates[:2] == [0.5, 1.0]
+    assert rates[2] == pytest.approx(1.0)
+    assert rates[7] == pytest.approx(0.05 + 0.95 * 0.5)
+    assert rates[12] == pytest.approx(0.05)
+
+
+def plan(epoch: int) -> list[str]:
+    return [f"{epoch}{letter}" for letter in "abc"]
+
+
+def test_steps_go_on_where_they_were() -> None:
+    whole = list(batches_from(0, 7, plan))
+    assert whole == ["0a", "0b", "0c", "1a", "1b", "1c", "2a"]
+    assert list(batches_from(4, 7, plan)) == whole[4:]
+    assert list(batches_from(7, 7, plan)) == []
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    assert load_checkpoint(path, {"rank": 4}) is None
+    save_checkpoint(path, {"run": {"rank": 4}, "step": 3, "weights": [torch.ones(2)]})
+    state = load_checkpoint(path, {"rank": 4})
+    assert state is not None
+    assert state["step"] == 3
+    with pytest.raises(ValueError, match=r"another rank \(4, now 8\).*another --out"):
+        load_checkpoint(path, {"rank": 8})
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]

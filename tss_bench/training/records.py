@@ -1,0 +1,64 @@
+"""Where trained weights come from: settings as flags, the command that gives them again, commit.
+
+May import: the standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+S = TypeVar("S")
+
+# Arguments that name places of one machine; they have no bearing on the outcome.
+PLACES = frozenset({"out", "data", "device", "workers", "smoke"})
+
+
+def add_settings(parser: Any, settings: type, texts: Mapping[str, str]) -> None:
+    """One flag for each field of a settings dataclass, with its default and a text."""
+    for field in fields(settings):
+        flag = "--" + field.name.replace("_", "-")
+        default: Any = field.default
+        parser.add_argument(flag, type=type(default), default=default, help=texts[field.name])
+
+
+def read_settings(args: argparse.Namespace, settings: type[S]) -> S:
+    """The settings that the flags of `add_settings` gave; raises what the dataclass raises."""
+    names = [field.name for field in fields(settings)]  # type: ignore[arg-type]
+    return settings(**{name: getattr(args, name) for name in names})
+
+
+def command_line(
+    name: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    args: argparse.Namespace,
+    places: Collection[str] = PLACES,
+) -> str:
+    """The command that gives the same weights again, without the places of this machine."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = [f"tss-bench {name}", "--out OUT"]
+    for action in parser._actions:
+        value = getattr(args, action.dest, action.default)
+        if action.dest not in places and value != action.default:
+            words.append(f"{action.option_strings[0]} {value}")
+    return " ".join(words)
+
+
+def source_commit() -> str | None:
+    """The commit of the source tree that this module lies in, if it is one."""
+    here = Path(__file__).resolve().parent
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    command = ["git", "-C", str(here), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, env=environment, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
