@@ -113,6 +113,14 @@ def test_text_of_another_model_is_refused(
     assert "train on text that the model wrote itself" in capsys.readouterr().err
 
 
+def test_a_lora_on_a_lora_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--pretrained", str(run / "adapter"), "--out", str(tmp_path / "out")]
+    assert main(["train", "layerskip", *words]) == 2
+    assert "adapter is a LoRA itself" in capsys.readouterr().err
+
+
 def test_full_training_with_exits_writes_a_model(
     tmp_path: Path, run: Path, tiny_target: Path
 ) -> None:

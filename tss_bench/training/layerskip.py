@@ -199,7 +199,13 @@ def _check(args: argparse.Namespace, settings: LayerSkipSettings) -> None:
         raise ValueError(f"--held-out must lie between 0 and 1, got {args.held_out}")
     if args.checkpoint_every < 1:
         raise ValueError(f"--checkpoint-every must be at least 1, got {args.checkpoint_every}")
-    settings.layers(describe(args.pretrained).num_layers)
+    info = describe(args.pretrained)
+    settings.layers(info.num_layers)
+    if settings.train == "lora" and info.base is not None:
+        raise ValueError(
+            f"{info.id} is a LoRA itself, and one on top of it could not be loaded; start from its "
+            f"base, --pretrained {info.base}, or train all weights with --train full"
+        )
 
 
 def _base_name(pretrained: str, info: ModelInfo) -> str:
