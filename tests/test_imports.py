@@ -54,7 +54,7 @@ LAYERS = {
 }
 SIDEWAYS = {("tss_bench.weights", "tss_bench.decoding")}
 STANDARD_LIBRARY_ONLY = {"tss_bench.search"} | {name for name, layer in LAYERS.items() if not layer}
-BESIDE_STANDARD_LIBRARY = {("tss_bench.paths", "platformdirs")}
+BESIDE_STANDARD_LIBRARY = {("tss_bench.paths", "platformdirs"), ("tss_bench.search", "filelock")}
 ONLY_IN = {
     "lm_eval": {"model_adapters", "tasks", "tss_bench.harness"},
     "torch": {

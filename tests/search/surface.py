@@ -122,5 +122,3 @@ class Killed(Exception):
 def nothing(jobs: Iterable[Job]) -> Iterator[Evaluation]:
     """An executor that must not be asked."""
     raise AssertionError(f"asked for {list(jobs)}")
-
-

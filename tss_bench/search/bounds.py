@@ -16,7 +16,6 @@ May import: the standard library (layer L1 of the design).
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
@@ -24,43 +23,57 @@ from typing import Literal
 Bound = Literal["exact", "hoeffding", "student"]
 Range = tuple[float, float]
 
-FEWEST = 4
+FEWEST = 3
 """Seen terms below which the t interval says nothing."""
 
 
 def bounds_of_sum(
-    seen: Sequence[float], unseen: Sequence[Range], bound: Bound = "exact", delta: float = 0.01
+    seen: Sequence[float],
+    unseen: Sequence[Range],
+    bound: Bound = "exact",
+    delta: float = 0.01,
+    sizes: Sequence[float] | None = None,
 ) -> Range:
-    """Lowest and highest value of the sum of all terms; may be infinite."""
+    """Lowest and highest value of the sum of all terms; may be infinite.
+
+    `sizes`, for `student` only, are positive known numbers, one a term, the seen ones first, with
+    which the terms grow: a ratio estimator then does not take long prompts for noise.
+    """
     total = math.fsum(seen)
     low = total + sum(term[0] for term in unseen)
     high = total + sum(term[1] for term in unseen)
-    half = _half_width(seen, unseen, bound, delta) if unseen else math.inf
-    if half == math.inf:
+    likely = None
+    if bound == "hoeffding" and unseen and seen:
+        likely = _hoeffding(seen, unseen, delta)
+    elif bound == "student" and unseen and len(seen) >= FEWEST:
+        likely = _student(seen, sizes or [1.0] * (len(seen) + len(unseen)), delta)
+    if likely is None:
         return low, high
-    middle = total / len(seen) * (len(seen) + len(unseen))
-    return max(low, min(high, middle - half)), min(high, max(low, middle + half))
+    return max(low, min(high, likely[0])), min(high, max(low, likely[1]))
 
 
-def _half_width(
-    seen: Sequence[float], unseen: Sequence[Range], bound: Bound, delta: float
-) -> float:
-    """Half the width of the likely interval of the whole sum; infinite where it says nothing."""
+def _hoeffding(seen: Sequence[float], unseen: Sequence[Range], delta: float) -> Range:
     count, total = len(seen), len(seen) + len(unseen)
-    if bound == "hoeffding" and count:
-        width = max([*(high for _, high in unseen), *seen]) - min(
-            [*(low for low, _ in unseen), *seen]
-        )
-        left = min(1 - (count - 1) / total, (1 - count / total) * (1 + 1 / count))
-        return total * width * math.sqrt(left * -math.log(delta) / (2 * count))
-    if bound == "student" and count >= FEWEST:
-        spread = statistics.stdev(seen)
-        # Equal terms so far do not show that the others are equal too.
-        if spread == 0:
-            return math.inf
-        error = spread * math.sqrt((1 - count / total) / count)
-        return total * t_quantile(1 - delta, count - 1) * error
-    return math.inf
+    width = max(*(high for _, high in unseen), *seen) - min(*(low for low, _ in unseen), *seen)
+    left = min(1 - (count - 1) / total, (1 - count / total) * (1 + 1 / count))
+    half = total * width * math.sqrt(left * -math.log(delta) / (2 * count))
+    middle = math.fsum(seen) / count * total
+    return middle - half, middle + half
+
+
+def _student(seen: Sequence[float], sizes: Sequence[float], delta: float) -> Range | None:
+    """None where the seen terms are all alike, which does not show that the others are too."""
+    count, total = len(seen), len(sizes)
+    known = math.fsum(sizes[:count])
+    share = math.fsum(seen) / known
+    rest = [term - share * size for term, size in zip(seen, sizes, strict=False)]
+    spread = math.sqrt(math.fsum(value * value for value in rest) / (count - 1))
+    if spread < 1e-12:
+        return None
+    whole = math.fsum(sizes)
+    error = spread * math.sqrt((1 - count / total) / count) * whole * count / known
+    half = t_quantile(1 - delta, count - 1) * error
+    return share * whole - half, share * whole + half
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ May import: the standard library, tss_bench.types and tss_bench.search (layer L1
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 from tss_bench.search.asking import BOTH
 from tss_bench.search.bounds import Bound, accept_term_range, bounds_of_sum
@@ -51,6 +51,8 @@ class Race:
         self._verdicts: dict[tuple[object, ...], Verdict] = {}
         self._add(dense)
         first = self._metric[dense.skip]
+        # One more than the steps, so that a prompt without any weighs something.
+        self._lengths = {i: 1.0 + pair[1] for i, pair in self._accept[dense.skip].items()}
         self._scored = tuple(prompt for prompt in order if first[prompt] is not None)
 
     def seen(self, skip: SkipSet) -> int:
@@ -163,8 +165,10 @@ class Race:
                 prompt: pair[0] - ratio * pair[1]
                 for prompt, pair in self._accept[reference].items()
             }
-            size = sum(above + ratio * below for above, below in known.values())
-            self._verdicts[key] = self._sign(own, other, span, self._order, 0.0, size)
+            scale = sum(above + ratio * below for above, below in known.values())
+            self._verdicts[key] = self._sign(
+                own, other, span, self._order, 0.0, scale, self._lengths
+            )
         return self._verdicts[key]
 
     def _metric_verdict(self, skip: SkipSet, floor: float) -> Verdict:
@@ -174,7 +178,9 @@ class Race:
             own = {i: value for i, value in self._metric.get(skip, {}).items() if value is not None}
             other = {i: self._metric[self.dense.skip][i] or 0.0 for i in self._scored}
             target = floor * len(self._scored)
-            self._verdicts[key] = self._sign(own, other, (0.0, 1.0), self._scored, target, target)
+            self._verdicts[key] = self._sign(
+                own, other, (0.0, 1.0), self._scored, target, target, dict.fromkeys(other, 1.0)
+            )
         return self._verdicts[key]
 
     def _sign(
@@ -184,19 +190,23 @@ class Race:
         span: tuple[float, float],
         prompts: Sequence[int],
         target: float,
-        size: float,
+        scale: float,
+        lengths: Mapping[int, float],
     ) -> Verdict:
         """Whether the sum of all own terms is settled to be above, or below, the target.
 
         `own` holds the terms seen, `other` those of the reference on every prompt, `span` the
-        range of a term that was not seen, `size` how large the figures behind the terms are.
+        range of a term that was not seen, `scale` how large the figures behind the terms are,
+        `lengths` numbers with which the terms grow.
         """
         seen = [own[prompt] - other[prompt] for prompt in prompts if prompt in own]
         left = [prompt for prompt in prompts if prompt not in own]
         unseen = [(span[0] - other[prompt], span[1] - other[prompt]) for prompt in left]
-        low, high = bounds_of_sum(seen, unseen, self._bound, self._delta)
+        order = [prompt for prompt in prompts if prompt in own] + left
+        sizes = [lengths[prompt] for prompt in order]
+        low, high = bounds_of_sum(seen, unseen, self._bound, self._delta, sizes)
         known = math.fsum(other[prompt] for prompt in prompts) - target
-        slack = SLACK * (1 + abs(size) + sum(map(abs, other.values())))
+        slack = SLACK * (1 + abs(scale) + sum(map(abs, other.values())))
         if low + known > slack:
             return True
         return False if high + known < -slack else None

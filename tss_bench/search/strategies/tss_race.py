@@ -25,8 +25,8 @@ def tss_race(
     rules: Rules,
     *,
     bound: Bound = "exact",
-    delta: float = 0.01,
-    chunk: int = 2,
+    delta: float = 0.05,
+    chunk: int = 1,
     width: int = 1,
     seed: int = 0,
 ) -> Search:
@@ -96,7 +96,8 @@ def _traverse(
     """Fill `levels` as Algorithm 1 would, and measure what may be chosen in full."""
     singles = [*space.singles()]
     while open_singles := [skip for skip in singles if race.in_pool(skip) is None]:
-        yield from race.advance(open_singles, chunk)
+        few = [skip for skip in open_singles if race.seen(skip) < FEWEST]
+        yield from race.advance(few or open_singles, max(chunk, FEWEST) if few else chunk)
     level = [skip for skip in singles if race.in_pool(skip)]
     pool = [layer for skip in level for layer in skip]
     all_of_them = rules.cost == "measured"
@@ -151,10 +152,12 @@ def _find_best(race: Race, level: Sequence[SkipSet], chunk: int, width: int) -> 
         ]
         if not left:
             return
-        few = [skip for skip in left if race.seen(skip) < FEWEST]
+        if few := [skip for skip in left if race.seen(skip) < FEWEST]:
+            yield from race.advance(few, max(chunk, FEWEST))
+            continue
         ranked = sorted(left, key=race.outlook, reverse=True)
         better = [skip for skip in ranked if _looks_better(race, skip, best)]
-        yield from race.advance(few or better[:width] or left, chunk)
+        yield from race.advance(better[:width] or left, chunk)
 
 
 def _best_complete(race: Race, level: Sequence[SkipSet]) -> Score | None:
