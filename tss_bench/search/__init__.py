@@ -3,7 +3,7 @@
 Nothing here knows models, tasks or the test split: an executor measures, see `run_search`.
 
     with Ledger(path, fingerprint, num_layers) as ledger:
-        result = run_search(get("tss_beam").function, space, Rules(), executor, ledger=ledger)
+        result = run_search(get("tss_beam"), space, Rules(), executor, ledger=ledger)
 
 May import: nothing but its own modules (layer L1 of the design).
 """

@@ -1,6 +1,6 @@
 """What strategies share: asking for scores, and putting their answer together.
 
-May import: the standard library and tss_bench.search (layer L1 of the design).
+May import: the standard library, tss_bench.types and tss_bench.search (layer L1 of the design).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs one strategy: asks an executor for what the strategy wants and nobody knows yet.
 
-May import: the standard library and tss_bench.search (layer L1 of the design).
+May import: the standard library, tss_bench.types and tss_bench.search (layer L1 of the design).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from tss_bench.search.ledger import Ledger
 from tss_bench.search.meter import Meter
+from tss_bench.search.registry import Strategy
 from tss_bench.search.rules import Rules, choose, explain
 from tss_bench.search.space import SearchSpace
 from tss_bench.search.table import EvaluationTable, Job
@@ -59,7 +60,7 @@ def serial(evaluate: Callable[[Job], Evaluation]) -> Executor:
 
 
 def run_search(
-    strategy: StrategyFunction,
+    strategy: Strategy | StrategyFunction,
     space: SearchSpace,
     rules: Rules,
     executor: Executor,
@@ -77,10 +78,13 @@ def run_search(
     evaluation that breaks a limit of the space, a job left without an answer.
     """
     chosen = dict(options or {})
-    name = getattr(strategy, "__name__", str(strategy))
+    if isinstance(strategy, Strategy):
+        name, function = strategy.name, strategy.function
+    else:
+        name, function = strategy.__name__, strategy
     run = _Run(space, rules, executor, ledger, progress)
     run.note(name, chosen)
-    result = run.follow(strategy(space, rules, **chosen))
+    result = run.follow(function(space, rules, **chosen))
     best = run.completed(result.best)
     dense = run.completed(result.dense or Score(space.dense))
     return replace(
@@ -115,8 +119,11 @@ class _Run:
         self._id = uuid.uuid4().hex
         self._all = tuple(range(space.num_prompts))
         self._costs: dict[SkipSet, float] = {}
+        self._scored: dict[int, bool] = {}
         self._planned: int | None = None
         self._batch = 0
+        self._prompts_done = 0
+        self._told: Progress | None = None
         self._full: dict[SkipSet, Score] = {}
         self._best: Score | None = None
 
@@ -234,6 +241,12 @@ class _Run:
         self.meter.did(jobs)
 
     def _keep(self, evaluation: Evaluation) -> None:
+        for prompt, value in zip(evaluation.prompts, evaluation.metric or (), strict=False):
+            if self._scored.setdefault(prompt, value is not None) != (value is not None):
+                raise ValueError(
+                    f"prompt {prompt} has a metric for one set and none for another, one of them "
+                    f"{evaluation.skip}; a row without a reference has none for every set"
+                )
         if self._ledger is not None:
             self._ledger.append(evaluation, self._id)
         else:
@@ -257,14 +270,17 @@ class _Run:
         if self._progress is None:
             return
         counts = self.meter.counts
-        self._progress(
-            Progress(
-                done=counts.evaluations - len(waiting.keys() & new),
-                planned=self._planned,
-                prompts_done=counts.prompt_evaluations - waiting.total(),
-                best=self._best,
-            )
+        # A prompt may be decoded once more for another field, which is no step back.
+        self._prompts_done = max(self._prompts_done, counts.prompt_evaluations - waiting.total())
+        now = Progress(
+            done=counts.evaluations - len(waiting.keys() & new),
+            planned=self._planned,
+            prompts_done=self._prompts_done,
+            best=self._best,
         )
+        if now != self._told:
+            self._told = now
+            self._progress(now)
 
     def _fallback(self) -> SearchResult:
         """The lowest cost among the feasible sets measured in full before the budget ended."""

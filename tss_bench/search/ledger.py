@@ -5,7 +5,8 @@ made under other circumstances is refused. Lines are only ever appended. A line 
 process left unfinished is cut off. One process at a time holds a ledger. Timings are written
 down, never read back: they belong to the run that took them.
 
-May import: the standard library, filelock and tss_bench.search (layer L1 of the design).
+May import: the standard library, filelock, tss_bench.types and tss_bench.search (layer L1 of
+the design).
 """
 
 from __future__ import annotations

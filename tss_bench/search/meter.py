@@ -1,6 +1,6 @@
 """Counts what one run asks for and stops it at its budget.
 
-May import: the standard library and tss_bench.search (layer L1 of the design).
+May import: the standard library, tss_bench.types and tss_bench.search (layer L1 of the design).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What has been measured so far, by skip set and prompt, whoever asked for it.
 
-May import: the standard library and tss_bench.search (layer L1 of the design).
+May import: the standard library, tss_bench.types and tss_bench.search (layer L1 of the design).
 """
 
 from __future__ import annotations

@@ -34,11 +34,11 @@ def tss_beam(
     for depth in range(2, space.depth + 1):
         grown = [score for score in level if at_least(score.accept, dense.accept or 0)]
         best = (yield from _ranked(dense, grown))[:beam]
-        answered = yield from ask(Query(_extensions(space, best), BOTH)) if best else ()
+        if not best:
+            break
+        answered = yield from ask(Query(_extensions(space, best), BOTH))
         if answered is None:
             return (yield from decide(choice, rules, dense, tried, stopped_before(depth)))
-        if not answered:
-            break
         level = answered
         tried += level
     return (yield from decide(choice, rules, dense, tried))
