@@ -6,7 +6,7 @@ May import: pytest, hypothesis and tss_bench.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tss_bench.search import Rules, Score, choose, min_cost, pareto_front, triple_win
@@ -113,10 +113,12 @@ SCORES = st.lists(
         st.integers(1, 4),
     ),
     max_size=12,
+    unique_by=lambda score: score.skip,
 )
 
 
 @given(SCORES)
+@settings(deadline=None)
 def test_the_pareto_set_is_what_nothing_dominates_and_holds_the_choice(
     scores: list[Score],
 ) -> None:
@@ -129,6 +131,7 @@ def test_the_pareto_set_is_what_nothing_dominates_and_holds_the_choice(
 
 
 @given(SCORES, st.randoms())
+@settings(deadline=None)
 def test_the_choice_does_not_depend_on_the_order(scores: list[Score], source: object) -> None:
     shuffled = list(scores)
     source.shuffle(shuffled)  # type: ignore[attr-defined]

@@ -45,7 +45,7 @@ def test_speed_is_accept_length_by_cost() -> None:
 
 
 def test_values_that_do_not_fit_the_prompts_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 values of metric for 2 prompts of {}"):
+    with pytest.raises(ValueError, match=r"1 values of metric for 2 prompts of \{\}"):
         Evaluation(DENSE, (0, 1), metric=(0.5,))
 
 
