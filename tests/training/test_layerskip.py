@@ -107,6 +107,8 @@ def test_the_curves_are_a_picture(run: Path) -> None:
 def test_a_finished_run_is_not_trained_again(
     run: Path, tiny_target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    config = json.loads((run / "adapter" / "adapter_config.json").read_text("utf-8"))
+    assert config["target_modules"] == sorted(config["target_modules"])
     before = (run / "adapter" / "adapter_model.safetensors").read_bytes()
     command = ["train", "layerskip", "--pretrained", str(tiny_target), "--out", str(run)]
     assert main([*command, "--drop", "uniform", "--held-out", "0.2", *SMALL, *TEXT]) == 0

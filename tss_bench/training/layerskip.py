@@ -288,6 +288,7 @@ def _write(
     from peft import get_peft_model_state_dict
 
     peft_model.peft_config["default"].save_pretrained(place)
+    _put_in_order(place / "adapter_config.json")
     state = {
         name: value.detach().to("cpu", torch.bfloat16).contiguous()
         for name, value in get_peft_model_state_dict(peft_model).items()
@@ -297,6 +298,13 @@ def _write(
     unfinished.chmod(0o644)
     unfinished.replace(place / "adapter_model.safetensors")
     return place
+
+
+def _put_in_order(config: Path) -> None:
+    """PEFT writes sets in any order; the same LoRA shall give the same file and revision."""
+    settings = json.loads(config.read_text("utf-8"))
+    settings["target_modules"] = sorted(settings["target_modules"])
+    config.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 def _panels(
