@@ -321,8 +321,8 @@ def test_the_ablation_is_drawn_for_both_targets(
     on_reference = [row["skip"] for row in found["results"] if row["role"] == "reference"]
     assert on_reference == [[], *([layer] for layer in range(LAYERS))]
     text = picture.read_text("utf-8")
-    assert ">adapted, ar<" in text
-    assert ">untouched, ar<" in text
+    assert ">target adapted, ar<" in text
+    assert ">reference untouched, ar<" in text
 
 
 @pytest.mark.usefixtures("no_loading")

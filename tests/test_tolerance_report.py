@@ -115,6 +115,7 @@ def row(
 ) -> dict[str, Any]:
     return {
         "task": "t",
+        "role": "target",
         "target": target,
         "skip": skip,
         "sparsity": len(skip) / 4,
@@ -135,6 +136,7 @@ def test_the_table_tells_figures_differences_and_verdicts() -> None:
     cells = [cell.strip() for cell in lines[-1].strip("|").split("|")]
     assert cells == [
         "t",
+        "target",
         "m",
         "{1,3}",
         "0.500",
@@ -158,10 +160,10 @@ def test_the_ablation_has_a_curve_a_target_and_drafter() -> None:
     accept, metric = report.ablation_panels(rows)
     assert accept.title == "t: accept length A"
     # Plain decoding emits one id a step, whatever is skipped.
-    assert accept.curves == {"m, eagle": ([2], [pytest.approx(50)])}
+    assert accept.curves == {"target m, eagle": ([2], [pytest.approx(50)])}
     assert metric.curves == {
-        "m, ar": ([0, 2], [pytest.approx(-20)] * 2),
-        "m, eagle": ([2], [pytest.approx(-20)]),
+        "target m, ar": ([0, 2], [pytest.approx(-20)] * 2),
+        "target m, eagle": ([2], [pytest.approx(-20)]),
     }
 
 

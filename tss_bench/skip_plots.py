@@ -29,6 +29,8 @@ def check_plot(path: Path) -> None:
     """Raises ValueError where `path` could not be written later: its kind, its folder."""
     if path.suffix.lower() not in IMAGES:
         raise ValueError(f"--plot draws {' or '.join(IMAGES)} files, got {path}")
+    if path.is_dir():
+        raise ValueError(f"--plot: {path} is a folder; name a file in it")
     if not path.parent.is_dir():
         raise ValueError(f"--plot: the folder {path.parent} does not exist; make it first")
 

@@ -135,13 +135,14 @@ def difference_interval(
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Result rows as a markdown table; the columns of a reference only where there is one."""
     kinds = [kind for kind in ("reference", "own") if any(kind in row["against"] for row in rows)]
-    headers = ["task", "target", "skips", "|S|/L", "drafter", "accept_len", "metric"]
+    headers = ["task", "role", "target", "skips", "|S|/L", "drafter", "accept_len", "metric"]
     for kind in kinds:
         headers += [f"metric vs {kind} dense", f"accept_len vs {kind} dense", f"vs {kind}"]
     headers += ["scored", "data, split, scope, protocol"]
     body = [
         [
             row["task"],
+            row["role"],
             row["target"],
             "{" + ",".join(map(str, row["skip"])) + "}",
             f"{row['sparsity']:.3f}",
@@ -174,7 +175,7 @@ def ablation_panels(rows: Sequence[Mapping[str, Any]]) -> list[Panel]:
                 plain = name == "accept_len" and row["drafter"] == "ar"
                 if row["task"] != task or found is None or not found["relative"] or plain:
                     continue
-                key = f"{row['target']}, {row['drafter']}"
+                key = f"{row['role']} {row['target']}, {row['drafter']}"
                 layers, values = curves.setdefault(key, ([], []))
                 layers.append(row["skip"][0])
                 values.append(100 * found["value"])

@@ -44,3 +44,12 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"another rank \(4, now 8\).*another --out"):
         load_checkpoint(path, {"rank": 8})
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", None])
+def test_a_torn_checkpoint_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"run": {"rank": 4}})
+    path.write_bytes(path.read_bytes()[:300] if content is None else content)
+    with pytest.raises(ValueError, match=r"is torn or no checkpoint.*delete it to start over"):
+        load_checkpoint(path, {"rank": 4})

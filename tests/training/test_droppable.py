@@ -12,6 +12,7 @@ from torch import Tensor
 from tests import tiny
 from tss_bench.decoding.blocks import decoder
 from tss_bench.decoding.target import Target
+from tss_bench.training import droppable
 from tss_bench.training.droppable import DroppableModel
 from tss_bench.types import SkipSet
 
@@ -102,3 +103,10 @@ def test_only_the_rows_that_keep_a_block_train_it() -> None:
     hidden.square().sum().backward()
     weights = [decoder(m).layers[2].mlp.down_proj.weight.grad for m in (both, one)]
     torch.testing.assert_close(*weights, atol=1e-4, rtol=1e-4)
+
+
+def test_recomputed_blocks_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = kept({1: [0, 1], 2: [1]})
+    expected = gradients(model(), mask)
+    monkeypatch.setattr(droppable, "_RECOMPUTED", 1)
+    assert gradients(model(), mask) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 from tss_bench.cli import main
 from tss_bench.decoding.target import Target
+from tss_bench.training.checkpoint import only_run
 from tss_bench.training.corpora import split_by_directory
 from tss_bench.training.eagle_data import Corpus, split
 from tss_bench.training.self_generation import shard_paths
@@ -47,6 +49,45 @@ def test_the_adapter_is_a_model_of_its_own(run: Path, tiny_target: Path) -> None
     assert not torch.equal(*logits)
 
 
+def test_the_adapter_is_called_after_its_run(run: Path) -> None:
+    assert describe(str(run / "adapter")).id == "run"
+
+
+def test_another_model_does_not_resume(
+    run: Path,
+    tmp_path: Path,
+    tiny_target: Path,
+    other_target: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(run, out)
+    shutil.rmtree(out / "data")
+    command = ["train", "layerskip", "--pretrained", str(other_target), "--out", str(out)]
+    assert main([*command, "--drop", "uniform", "--held-out", "0.2", *SMALL, *TEXT]) == 2
+    assert "was made with another base" in capsys.readouterr().err
+
+
+def test_only_one_run_at_a_time(
+    run: Path, tiny_target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "layerskip", "--pretrained", str(tiny_target), "--out", str(run)]
+    with only_run(run):
+        assert main([*command, *SMALL, *TEXT]) == 2
+    assert "another training runs in" in capsys.readouterr().err
+
+
+def test_torn_text_is_named(
+    run: Path, tmp_path: Path, tiny_target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run / "data", tmp_path / "data")
+    shard = shard_paths(tmp_path / "data")[0]
+    shard.write_bytes(shard.read_bytes()[:100])
+    words = ["--pretrained", str(tiny_target), "--data", str(tmp_path / "data")]
+    assert main(["train", "layerskip", *words, "--out", str(tmp_path / "out")]) == 2
+    assert f"{shard} is torn" in capsys.readouterr().err
+
+
 def test_provenance_tells_how_to_make_it_again(run: Path) -> None:
     found = json.loads((run / "adapter" / "provenance.json").read_text("utf-8"))
     assert found["command"].startswith("tss-bench train layerskip --out OUT --pretrained")
@@ -66,6 +107,8 @@ def test_the_curves_are_a_picture(run: Path) -> None:
 def test_a_finished_run_is_not_trained_again(
     run: Path, tiny_target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    config = json.loads((run / "adapter" / "adapter_config.json").read_text("utf-8"))
+    assert config["target_modules"] == sorted(config["target_modules"])
     before = (run / "adapter" / "adapter_model.safetensors").read_bytes()
     command = ["train", "layerskip", "--pretrained", str(tiny_target), "--out", str(run)]
     assert main([*command, "--drop", "uniform", "--held-out", "0.2", *SMALL, *TEXT]) == 0
@@ -88,6 +131,11 @@ def test_held_out_answers_are_those_of_each_directory_alone(run: Path) -> None:
         (["--out", "OUT", "--pool", "99"], "pool names layer 99"),
         (["--out", "OUT", "--held-out", "1"], "--held-out must lie between 0 and 1"),
         (["--out", "OUT", "--checkpoint-every", "0"], "--checkpoint-every must be at least 1"),
+        (["--out", "OUT", "--max-minutes", "nan"], "--max-minutes must not be negative"),
+        (["--out", "OUT", "--epochs", "inf"], "epochs must be a finite number, got inf"),
+        (["--out", "OUT", "--pool", "dense"], "pool='dense' names no layer"),
+        (["--out", "OUT", "--drop", "uniform", "--max-drop", "6"], "max_drop is 6 of 6 layers"),
+        (["--out", "OUT", "--data", "NOWHERE", "NOWHERE"], "twice; name each directory once"),
         (["--out", "OUT", "--drop", "all"], "drop='all' is unknown"),
         (["--out", "OUT", "--data", "NOWHERE"], "holds no self-generated data"),
     ],
@@ -118,7 +166,7 @@ def test_a_lora_on_a_lora_is_refused(
 ) -> None:
     words = ["--pretrained", str(run / "adapter"), "--out", str(tmp_path / "out")]
     assert main(["train", "layerskip", *words]) == 2
-    assert "adapter is a LoRA itself" in capsys.readouterr().err
+    assert "run is a LoRA itself" in capsys.readouterr().err
 
 
 def test_full_training_with_exits_writes_a_model(

@@ -46,6 +46,9 @@ def trainer(
 ) -> tuple[LayerSkipTrainer, Any]:
     directory.mkdir(exist_ok=True)
     model: Any = copy.deepcopy(tiny.model())
+    for block in model.model.layers:
+        # Would make a resumed run another one if training drew from torch's own generator.
+        block.self_attn.attention_dropout = 0.5
     prepare_model(model, settings, "tiny")
     accelerator = Accelerator(cpu=True)
     train, held_out = corpus.sequences[4:], corpus.sequences[:4]
@@ -132,6 +135,34 @@ def test_other_settings_do_not_resume(corpus: Corpus, tmp_path: Path) -> None:
     trainer(corpus, tmp_path)[0].run()
     with pytest.raises(ValueError, match=r"another max_drop \(2, now 1\)"):
         trainer(corpus, tmp_path, replace(SETTINGS, max_drop=1))[0].run()
+
+
+def test_other_text_does_not_resume(corpus: Corpus, tmp_path: Path) -> None:
+    trainer(corpus, tmp_path)[0].run()
+    fewer = corpus.sequences[5:], corpus.sequences[:4]
+    again = LayerSkipTrainer(
+        copy.deepcopy(tiny.model()).requires_grad_(True),
+        corpus, *fewer, SETTINGS, tmp_path, Accelerator(cpu=True),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="another text"):
+        again.run()
+
+
+def test_a_diverged_run_stops_before_its_checkpoint(corpus: Corpus, tmp_path: Path) -> None:
+    loop, model = trainer(corpus, tmp_path)
+    with torch.no_grad():
+        next(p for p in model.parameters() if p.requires_grad).fill_(float("nan"))
+    with pytest.raises(ValueError, match="the loss is nan at step 0: training has diverged"):
+        loop.run(checkpoint_every=1)
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
+def test_more_processes_than_batches_are_refused(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Accelerator, "num_processes", 99)
+    with pytest.raises(ValueError, match=r"fewer batches than there are processes \(99\)"):
+        trainer(corpus, tmp_path)
 
 
 def test_the_time_limit_ends_a_run(corpus: Corpus, tmp_path: Path) -> None:

@@ -170,7 +170,8 @@ def test_description_and_tokenizer_are_the_base_s_under_its_own_id(make_lora, ll
     assert (info.id, base.id) == ("tiny-lora", "tiny-llama")
     assert info.revision != base.revision
     assert len(info.revision) == 64
-    assert dataclasses.replace(info, id=base.id, revision=base.revision) == base
+    assert info.base == base.id
+    assert dataclasses.replace(info, id=base.id, revision=base.revision, base=None) == base
     _, tokenizer, loaded_info = load_model(str(directory), device="cpu")
     assert loaded_info == info
     assert tokenizer.get_vocab() == load_tokenizer(str(directory)).get_vocab()

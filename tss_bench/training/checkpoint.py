@@ -1,16 +1,19 @@
 """What training loops share: the learning-rate schedule, the order of batches, checkpoints.
 
-May import: torch.
+May import: torch, filelock.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import torch
+from filelock import FileLock, Timeout
 
 T = TypeVar("T")
 
@@ -35,6 +38,32 @@ def batches_from(step: int, total: int, plan: Callable[[int], list[T]]) -> Itera
             seen += 1
 
 
+@contextmanager
+def only_run(directory: Path) -> Iterator[None]:
+    """Keep other runs out of `directory`; raises ValueError when one is in it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(directory / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ValueError(
+            f"another training runs in {directory}; wait for it or choose another --out"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def check_loss(loss: float, step: int) -> None:
+    """Raises ValueError for a loss that is not finite, before it gets into a checkpoint."""
+    if not math.isfinite(loss):
+        raise ValueError(
+            f"the loss is {loss} at step {step}: training has diverged; lower --learning-rate and "
+            f"use another --out (the last checkpoint is from before)"
+        )
+
+
 def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     """Write `state` whole or not at all."""
     unfinished = path.with_suffix(".tmp")
@@ -50,8 +79,13 @@ def load_checkpoint(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None
     """
     if not path.is_file():
         return None
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    theirs = state["run"]
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        theirs = state["run"]
+    except (RuntimeError, EOFError, UnpicklingError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is torn or no checkpoint of this command; delete it to start over"
+        ) from error
     wrong = [name for name, value in run.items() if theirs.get(name) != value]
     if wrong:
         raise ValueError(

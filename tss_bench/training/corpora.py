@@ -6,6 +6,7 @@ May import: torch, tss_bench.{data, decoding, weights} and tss_bench.training.
 from __future__ import annotations
 
 import argparse
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,15 @@ def add_data_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def text_directories(args: argparse.Namespace) -> list[Path]:
-    """The directories that --data names; without it OUT/data, made or completed."""
+    """The directories that --data names; without it OUT/data, made or completed.
+
+    Raises ValueError for a directory that is named twice: its answers would be held out and
+    trained on.
+    """
     if args.data is not None:
+        for place, directory in enumerate(args.data):
+            if directory.resolve() in [other.resolve() for other in args.data[:place]]:
+                raise ValueError(f"--data names {directory} twice; name each directory once")
         return list(args.data)
     generate_from_arguments(args, args.out / "data", keep_features=True)
     return [args.out / "data"]
@@ -59,6 +67,17 @@ def own_shards(directories: Sequence[Path], info: ModelInfo) -> list[Path]:
             raise ValueError(f"{directory} has a {RECIPE} but no complete shard yet")
         shards += found
     return shards
+
+
+def text_digest(*parts: Sequence[AnsweredPrompt]) -> str:
+    """SHA-256 of the ids of all sequences and of how they are parted."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)};".encode())
+        for sequence in part:
+            digest.update(f"{sequence.prompt_length},{len(sequence.ids)};".encode())
+            digest.update(sequence.ids.int().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def data_record(directories: Sequence[Path]) -> dict[str, Any]:

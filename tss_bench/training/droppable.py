@@ -9,10 +9,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from tss_bench.decoding.blocks import HubBlocks, Pass, decoder
 from tss_bench.decoding.kv_cache import NoCache
+
+# Positions from which a block's attention matrices, n x n a head, are too many to keep.
+_RECOMPUTED = 512
 
 
 class DroppableModel(nn.Module):
@@ -49,10 +53,17 @@ class DroppableModel(nn.Module):
     def _run(self, layer: int, hidden: Tensor, state: Pass, kept: Tensor | None) -> Tensor:
         """One block on the rows that keep it somewhere, and there only its output counts."""
         if kept is None or bool(kept.all()):
-            return self._blocks.run(layer, hidden, state)
+            return self._block(layer, hidden, state)
         rows = kept.any(dim=1).nonzero()[:, 0]
         if not len(rows):
             return hidden
         part = hidden[rows]
-        output = torch.where(kept[rows, :, None], self._blocks.run(layer, part, state), part)
+        output = torch.where(kept[rows, :, None], self._block(layer, part, state), part)
         return output if len(rows) == len(hidden) else hidden.index_copy(0, rows, output)
+
+    def _block(self, layer: int, hidden: Tensor, state: Pass) -> Tensor:
+        """One block; in training over long text it is computed again in the backward pass."""
+        if torch.is_grad_enabled() and hidden.shape[1] >= _RECOMPUTED:
+            output: Tensor = checkpoint(self._blocks.run, layer, hidden, state, use_reentrant=False)
+            return output
+        return self._blocks.run(layer, hidden, state)

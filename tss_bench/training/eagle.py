@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from tss_bench.decoding.drafters.eagle_head import EagleConfig
 from tss_bench.decoding.target import Target
+from tss_bench.training.checkpoint import only_run
 from tss_bench.training.corpora import (
     add_data_argument,
     data_record,
@@ -110,7 +111,11 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError("train eagle needs --out DIR, where checkpoints and the head go")
     settings = read_settings(args, Settings)
     _check(args)
-    args.out.mkdir(parents=True, exist_ok=True)
+    with only_run(args.out):
+        _train(args, settings)
+
+
+def _train(args: argparse.Namespace, settings: Settings) -> None:
     directories = text_directories(args)
     shards = own_shards(directories, describe(args.pretrained))
     model, _, info = load_model(args.pretrained, device=args.device)

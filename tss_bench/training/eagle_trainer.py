@@ -26,6 +26,7 @@ from tss_bench.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from tss_bench.training.corpora import text_digest
 from tss_bench.training.eagle_data import AnsweredPrompt, Batch, Corpus, plan_batches
 from tss_bench.training.eagle_objective import (
     Frozen,
@@ -280,7 +281,7 @@ class Trainer:
         """All that the weights depend on."""
         return {
             **asdict(self._settings),
-            "training sequences": len(self._train),
+            "text": text_digest(self._train, self._held_out),
             "scales": asdict(self._scales),
         }
 

@@ -16,6 +16,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tss_bench.decoding.blocks import decoder
 from tss_bench.decoding.target import Target
+from tss_bench.training.checkpoint import only_run
 from tss_bench.training.corpora import (
     add_data_argument,
     data_record,
@@ -46,7 +48,7 @@ from tss_bench.training.records import (
     source_commit,
 )
 from tss_bench.training.self_generation import add_recipe_arguments, features_path
-from tss_bench.weights import DEFAULT_MODEL, ModelInfo, describe, load_model
+from tss_bench.weights import DEFAULT_MODEL, PACKAGED_MODELS, ModelInfo, describe, load_model
 from tss_bench.weights.loading import resolve_device
 
 ADAPTER, MODEL, PROVENANCE, CURVES = "adapter", "model", "provenance.json", "curves.svg"
@@ -122,7 +124,11 @@ def run(args: argparse.Namespace) -> None:
             DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=True)
         ],
     )
-    args.out.mkdir(parents=True, exist_ok=True)
+    with only_run(args.out) if accelerator.is_main_process else nullcontext():
+        _train(args, settings, accelerator)
+
+
+def _train(args: argparse.Namespace, settings: LayerSkipSettings, accelerator: Accelerator) -> None:
     with accelerator.main_process_first():
         directories, shards = prepare_data(args, describe(args.pretrained))
     # What is trained is float32; frozen weights may be what the matrix products take.
@@ -133,10 +139,12 @@ def run(args: argparse.Namespace) -> None:
         # Accelerate numbers CPU processes too ("cpu:1").
         device="cpu" if accelerator.device.type == "cpu" else str(accelerator.device),
     )
-    peft_model = prepare_model(model, settings, _base_name(args.pretrained, info))
+    peft_model = prepare_model(model, settings, *_base(args.pretrained, info))
     corpus = Corpus(shards)
     train, held_out = split_by_directory(corpus, shards, args.held_out, settings.seed)
-    trainer = LayerSkipTrainer(model, corpus, train, held_out, settings, args.out, accelerator)
+    trainer = LayerSkipTrainer(
+        model, corpus, train, held_out, settings, args.out, accelerator, info.revision
+    )
     counts = _counts(corpus, train, held_out)
     if accelerator.is_main_process:
         print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in counts.items()))
@@ -150,7 +158,9 @@ def run(args: argparse.Namespace) -> None:
     print(f"wrote {place}; use it as pretrained={place}")
 
 
-def prepare_model(model: PreTrainedModel, settings: LayerSkipSettings, base: str) -> Any:
+def prepare_model(
+    model: PreTrainedModel, settings: LayerSkipSettings, base: str, revision: str | None = None
+) -> Any:
     """Make the right weights trainable, in place; the PEFT model for LoRA, else None.
 
     LoRA matrices go on all projections of the blocks; embedding, norms and head are frozen.
@@ -178,9 +188,10 @@ def prepare_model(model: PreTrainedModel, settings: LayerSkipSettings, base: str
         lora_alpha=settings.rank,
         target_modules=targets,
         task_type="CAUSAL_LM",
-        base_model_name_or_path=base,
+        revision=revision,
     )
     peft_model: Any = get_peft_model(model, config)
+    # PEFT has put in where the files lie on this machine.
     peft_model.peft_config["default"].base_model_name_or_path = base
     return peft_model
 
@@ -197,6 +208,8 @@ def prepare_data(args: argparse.Namespace, info: ModelInfo) -> tuple[list[Path],
 def _check(args: argparse.Namespace, settings: LayerSkipSettings) -> None:
     if not 0 < args.held_out < 1:
         raise ValueError(f"--held-out must lie between 0 and 1, got {args.held_out}")
+    if not args.max_minutes >= 0:
+        raise ValueError(f"--max-minutes must not be negative, got {args.max_minutes}")
     if args.checkpoint_every < 1:
         raise ValueError(f"--checkpoint-every must be at least 1, got {args.checkpoint_every}")
     info = describe(args.pretrained)
@@ -208,10 +221,12 @@ def _check(args: argparse.Namespace, settings: LayerSkipSettings) -> None:
         )
 
 
-def _base_name(pretrained: str, info: ModelInfo) -> str:
-    """How the LoRA names its base: a directory by its full path, else the name itself."""
+def _base(pretrained: str, info: ModelInfo) -> tuple[str, str | None]:
+    """How a LoRA names its base: a directory by its full path, a hub id with its commit."""
     path = Path(pretrained).expanduser()
-    return str(path.resolve()) if path.is_dir() else info.id
+    if path.is_dir():
+        return str(path.resolve()), None
+    return info.id, None if info.id in PACKAGED_MODELS else info.revision
 
 
 def _counts(
@@ -241,6 +256,8 @@ def _provenance(
         "settings": asdict(settings),
         **data_record(directories),
         "data": counts,
+        "processes": trainer.processes,
+        "device": trainer.device,
         "steps": trainer.step,
         "planned_steps": trainer.total_steps,
         "minutes": round(trainer.minutes, 1),
@@ -265,10 +282,13 @@ def _write(
     if peft_model is None:
         tokenizer.save_pretrained(place)
         model.save_pretrained(place)
+        for path in place.glob("*.safetensors"):
+            path.chmod(0o644)
         return place
     from peft import get_peft_model_state_dict
 
     peft_model.peft_config["default"].save_pretrained(place)
+    _put_in_order(place / "adapter_config.json")
     state = {
         name: value.detach().to("cpu", torch.bfloat16).contiguous()
         for name, value in get_peft_model_state_dict(peft_model).items()
@@ -278,6 +298,13 @@ def _write(
     unfinished.chmod(0o644)
     unfinished.replace(place / "adapter_model.safetensors")
     return place
+
+
+def _put_in_order(config: Path) -> None:
+    """PEFT writes sets in any order; the same LoRA shall give the same file and revision."""
+    settings = json.loads(config.read_text("utf-8"))
+    settings["target_modules"] = sorted(settings["target_modules"])
+    config.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 def _panels(

@@ -5,6 +5,7 @@ May import: torch, tss_bench.types, tss_bench.training.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -80,6 +81,9 @@ class LayerSkipSettings:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(allowed)}"
                 )
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} must be a finite number, got {value}")
         for name in ("batch_slots", "max_drop", "exit_every", "rank", "eval_every", "eval_answers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -102,6 +106,10 @@ class LayerSkipSettings:
             raise ValueError(
                 f"pool names layer {wrong[0]}; the model has layers 0 … {num_layers - 1}"
             )
+        if self.drop == "uniform" and self.max_drop >= num_layers:
+            raise ValueError(
+                f"max_drop is {self.max_drop} of {num_layers} layers; leave one at least"
+            )
         if self.drop == "uniform" and self.max_drop > len(pool):
             raise ValueError(
                 f"max_drop is {self.max_drop}, but the pool has {len(pool)} layers: "
@@ -110,7 +118,12 @@ class LayerSkipSettings:
         return pool
 
     def _pool(self) -> list[int]:
-        return sorted(set(parse_layers(self.pool))) if self.pool else []
+        if not self.pool:
+            return []
+        pool = sorted(set(parse_layers(self.pool)))
+        if not pool:
+            raise ValueError(f"pool={self.pool!r} names no layer; write layers such as 3,4,6")
+        return pool
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,12 @@ from transformers import PreTrainedModel
 
 from tss_bench.training.checkpoint import (
     batches_from,
+    check_loss,
     learning_rate,
     load_checkpoint,
     save_checkpoint,
 )
+from tss_bench.training.corpora import text_digest
 from tss_bench.training.droppable import DroppableModel
 from tss_bench.training.eagle_data import AnsweredPrompt, Corpus, plan_batches
 from tss_bench.training.layerskip_data import TextBatch, loss_positions, text_batch
@@ -122,12 +124,14 @@ class LayerSkipTrainer:
         settings: LayerSkipSettings,
         directory: Path,
         accelerator: Accelerator,
+        base_revision: str = "",
     ) -> None:
         self._corpus, self._train = corpus, list(train)
         # Evenly spaced, so that every directory of text has its part.
         stride = max(1, len(held_out) // settings.eval_answers)
         self._held_out = list(held_out)[::stride][: settings.eval_answers]
         self._settings, self._accelerator = settings, accelerator
+        self._origin = {"base": base_revision, "text": text_digest(train, held_out)}
         self._path = directory / CHECKPOINT
         loss = StudentLoss(DroppableModel(model), settings.objective == "distill")
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -140,13 +144,19 @@ class LayerSkipTrainer:
         self._loss: Any
         self._loss, self._optimizer = accelerator.prepare(loss, self._optimizer)
         self._inner: StudentLoss = accelerator.unwrap_model(self._loss)
+        # No dropout inside: it would need the state of torch's generator to resume.
+        self._loss.eval()
         self._num_layers = self._inner.student.num_layers
         self.probes = probes(settings, self._num_layers)
-        per_epoch = len(plan_batches(self._train, settings.batch_slots)) // self._processes
+        per_epoch = len(plan_batches(self._train, settings.batch_slots)) // self.processes
+        if not per_epoch:
+            raise ValueError(
+                f"the text gives fewer batches than there are processes ({self.processes}); lower "
+                f"--batch-slots or use more text"
+            )
         self.total_steps = max(1, round(per_epoch * settings.epochs))
-        self._mean_positions = sum(s.answer_slots for s in self._train) / max(
-            1, per_epoch * self._processes
-        )
+        batches = per_epoch * self.processes
+        self._mean_positions = sum(s.answer_slots for s in self._train) / batches
         self.step = 0
         self.reports: list[LayerSkipReport] = []
         self._recent: list[float] = []
@@ -158,8 +168,14 @@ class LayerSkipTrainer:
         return self._spent / 60
 
     @property
-    def _processes(self) -> int:
+    def processes(self) -> int:
+        """How many processes share the run."""
         return int(self._accelerator.num_processes)
+
+    @property
+    def device(self) -> str:
+        """The kind of device that trains."""
+        return str(self._accelerator.device.type)
 
     def run(self, max_minutes: float = math.inf, checkpoint_every: int = 50) -> None:
         """Train to the end or the time limit; checkpoints on the way."""
@@ -177,10 +193,10 @@ class LayerSkipTrainer:
         tokens, began = 0, time.monotonic()
         with bar:
             for sequences in self._batches():
-                if self.minutes >= max_minutes:
+                if self._any_process(self.minutes >= max_minutes):
                     break
                 self._recent.append(self._update(sequences))
-                tokens += sum(len(s.ids) - 1 for s in sequences) * self._processes
+                tokens += sum(len(s.ids) - 1 for s in sequences) * self.processes
                 self._spent = time.monotonic() - started
                 rate = tokens / (time.monotonic() - began)
                 bar.set_postfix_str(f"loss {self._recent[-1]:.3f}, {rate:.0f} tokens/s")
@@ -195,7 +211,7 @@ class LayerSkipTrainer:
 
     def _batches(self) -> Iterator[list[AnsweredPrompt]]:
         """This process's batches from the current step on, epoch after epoch."""
-        settings, count = self._settings, self._processes
+        settings, count = self._settings, self.processes
 
         def plan(epoch: int) -> list[list[AnsweredPrompt]]:
             seed = settings.seed * 100_003 + epoch
@@ -206,7 +222,7 @@ class LayerSkipTrainer:
 
     def _update(self, sequences: Sequence[AnsweredPrompt]) -> float:
         settings = self._settings
-        place = self.step * self._processes + int(self._accelerator.process_index)
+        place = self.step * self.processes + int(self._accelerator.process_index)
         generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + place)
         batch = text_batch(self._corpus, sequences).to(self._accelerator.device)
         n = batch.ids.shape[1]
@@ -217,9 +233,9 @@ class LayerSkipTrainer:
         rate = learning_rate(self.step, self.total_steps, settings.warmup, settings.learning_rate)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        self._loss.train()
         with self._autocast():
             loss = self._loss(batch, drawn, counted)
+        check_loss(float(loss.detach()), self.step)
         self._optimizer.zero_grad(set_to_none=True)
         # Every position counts about the same, whichever batch it is in.
         self._accelerator.backward(loss * (int(counted.sum()) / self._mean_positions))
@@ -227,6 +243,13 @@ class LayerSkipTrainer:
         self._optimizer.step()
         self.step += 1
         return float(loss.detach())
+
+    def _any_process(self, here: bool) -> bool:
+        """Whether it is so in any process; all get the same answer, so that all stop together."""
+        if self.processes == 1:
+            return here
+        flag = torch.tensor([float(here)], device=self._accelerator.device)
+        return bool(self._accelerator.gather(flag).max() > 0)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(
@@ -237,7 +260,6 @@ class LayerSkipTrainer:
 
     @torch.no_grad()
     def _evaluate(self) -> None:
-        self._inner.eval()
         sets: list[tuple[int, ...]] = [(), *self.probes]
         found = [Agreement() for _ in sets]
         for sequences in plan_batches(self._held_out, self._settings.batch_slots):
@@ -267,8 +289,8 @@ class LayerSkipTrainer:
         """All that the weights depend on."""
         return {
             **asdict(self._settings),
-            "training sequences": len(self._train),
-            "processes": self._processes,
+            **self._origin,
+            "processes": self.processes,
         }
 
     def _save(self) -> None:

@@ -47,6 +47,8 @@ def command_line(
         value = getattr(args, action.dest, action.default)
         if action.dest not in places and value != action.default:
             words.append(f"{action.option_strings[0]} {value}")
+    if getattr(args, "data", None) is not None:
+        words.append("--data" + " DATA" * len(args.data))
     return " ".join(words)
 
 

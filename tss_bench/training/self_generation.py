@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
@@ -212,8 +212,14 @@ def read_recipe(directory: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise ValueError(
             f"{directory} holds no self-generated data (no {RECIPE}); name a directory that "
-            "`tss-bench train eagle` filled, or leave --data out to make one"
+            "`tss-bench data generate` filled, or leave --data out to make one"
         ) from error
+    except ValueError as error:
+        raise ValueError(
+            f"{directory / RECIPE} is no JSON: {error}; make the data again"
+        ) from error
+    if not isinstance(recipe, dict) or not {"pretrained", "revision"} <= recipe.keys():
+        raise ValueError(f"{directory / RECIPE} is no recipe of self-generated data")
     return recipe
 
 
@@ -225,7 +231,10 @@ def read_excluded(directory: Path) -> list[dict[str, Any]]:
 
 def read_answers(path: Path) -> Answers:
     """Read one shard, without hidden states."""
-    stored = load_file(path)
+    try:
+        stored = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is torn ({error}); delete it and make the data again") from error
     lengths = stored["lengths"].tolist()
     ids = list(stored["ids"].long().split([total for total, _ in lengths]))
     return Answers(ids, [prompt for _, prompt in lengths], stored["sampled"].bool().tolist())
@@ -233,7 +242,12 @@ def read_answers(path: Path) -> Answers:
 
 def read_features(path: Path) -> Any:
     """The hidden states of a shard's rows, one after the other, as a lazy slice [n, H]."""
-    return safe_open(path, framework="pt").get_slice("features")
+    try:
+        return safe_open(path, framework="pt").get_slice("features")
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is torn ({error}); delete it, and training computes it again"
+        ) from error
 
 
 def write_features(path: Path, rows: Sequence[Tensor]) -> None:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+# Where `tss-bench train` puts a model inside its --out.
+_TRAINED = ("adapter", "model")
 DTYPES = ("bfloat16", "float16", "float32", "auto")
 
 
@@ -52,9 +54,10 @@ DTYPES = ("bfloat16", "float16", "float32", "auto")
 class ModelInfo:
     """What is known of a model before its weights are loaded.
 
-    `id` is the packaged name, the hub id, or the directory's name. `revision` fingerprints the
-    weights: the GGUF file's SHA-256, the hub commit, or a hash over the directory's files; of a
-    LoRA, a hash over its base's revision and its own files, while its sizes are the base's.
+    `id` is the packaged name, the hub id, or the directory's name (of OUT/adapter, OUT's).
+    `revision` fingerprints the weights: the GGUF file's SHA-256, the hub commit, or a hash over
+    the directory's files; of a LoRA, a hash over its base's revision and its own files, while its
+    sizes are the base's.
     `vocab_size` counts the embedding's rows, padded ones included; `is_chat` says that there is
     a chat template. `base` is the id of a LoRA's base, None for a whole model.
     """
@@ -243,11 +246,17 @@ def _describe(name: str, revision: str | None, trust_remote_code: bool) -> Model
     directory, commit = _locate(name, revision, describe_files, trust_remote_code)
     if commit is None:
         _refuse_revision(name, revision)
-    model_id = name if commit else directory.name
+    model_id = name if commit else _directory_id(directory)
     if is_lora(directory):
         return read_lora(directory, model_id)
     fingerprint = commit or weights_fingerprint(directory)
     return _read_info(directory, model_id, fingerprint, trust_remote_code)
+
+
+def _directory_id(directory: Path) -> str:
+    """A directory's name; of what training wrote into OUT, OUT's: all of those are alike."""
+    trained = directory.name in _TRAINED and directory.parent.name
+    return directory.parent.name if trained else directory.name
 
 
 def _base_of(lora: Lora, trust_remote_code: bool) -> ModelInfo:
