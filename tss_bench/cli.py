@@ -27,7 +27,10 @@ Run = Callable[[argparse.Namespace], None]
 
 @dataclass(frozen=True)
 class Command:
-    """`tss-bench <group> <name>`; `run` raises where it fails."""
+    """`tss-bench <group> <name>`; `run` raises where it fails.
+
+    An empty name makes a command of the group itself: `tss-bench <group>`.
+    """
 
     group: str
     name: str
@@ -73,13 +76,21 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     groups = parser.add_subparsers(dest="group", metavar="COMMAND", required=True)
     for group, help_text in GROUPS.items():
         group_parser = groups.add_parser(group, help=help_text, description=help_text)
+        commands = [row for row in COMMANDS if row.group == group]
+        if not commands[0].name:
+            _fill(group_parser, commands[0], chosen=list(words[:1]) == [group])
+            continue
         names = group_parser.add_subparsers(dest="name", metavar="WHAT", required=True)
-        for command in (row for row in COMMANDS if row.group == group):
+        for command in commands:
             leaf = names.add_parser(command.name, help=command.help, description=command.help)
-            leaf.set_defaults(run=command.run)
-            if list(words[:2]) == [group, command.name]:
-                command.add_arguments(leaf)
+            _fill(leaf, command, chosen=list(words[:2]) == [group, command.name])
     return parser
+
+
+def _fill(parser: argparse.ArgumentParser, command: Command, *, chosen: bool) -> None:
+    parser.set_defaults(run=command.run)
+    if chosen:
+        command.add_arguments(parser)
 
 
 def is_input_error(error: Exception) -> bool:
@@ -209,6 +220,19 @@ def bench_fidelity(args: argparse.Namespace) -> None:
     fidelity.run(args)
 
 
+def _search_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import search_command
+
+    search_command.add_arguments(parser)
+
+
+def search(args: argparse.Namespace) -> None:
+    """Skip sets for the domains of a target, see tss_bench.search_command."""
+    from tss_bench import search_command
+
+    search_command.run(args)
+
+
 def _train_eagle_arguments(parser: argparse.ArgumentParser) -> None:
     from tss_bench.training import eagle
 
@@ -264,6 +288,7 @@ def train_layerskip(args: argparse.Namespace) -> None:
 GROUPS = {
     "data": "evaluation data and training text",
     "domains": "domain maps: which layers each domain skips",
+    "search": "find the layers that each domain of a target can skip, on its calibration rows",
     "bench": "measurements: speed, interleaved in one process, and what skipping layers costs",
     "train": "draft heads, draft trees and targets that tolerate skipping",
 }
@@ -281,6 +306,7 @@ COMMANDS = (
     ),
     Command("domains", "list", "the packaged domain maps", list_maps),
     Command("domains", "show", "what a domain map says", show_map, _show_map_arguments),
+    Command("search", "", GROUPS["search"], search, _search_arguments),
     Command("bench", "engine", "our decoding against Hugging Face", bench_engine, _bench_arguments),
     Command(
         "bench",

@@ -147,9 +147,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             "{" + ",".join(map(str, row["skip"])) + "}",
             f"{row['sparsity']:.3f}",
             row["drafter"],
-            _figure(row["accept_len"], row["intervals"]["accept_len"], 2),
+            figure_text(row["accept_len"], row["intervals"]["accept_len"], 2),
             f"{row['metric_name'] or 'none'} "
-            + _figure(row["metric"], row["intervals"]["metric"], 3),
+            + figure_text(row["metric"], row["intervals"]["metric"], 3),
             *(cell for kind in kinds for cell in _against(row["against"].get(kind))),
             f"{row['scored']} of {row['rows']}",
             " ".join((row["data"], row["split"], row["scope"], row["protocol"])),
@@ -211,10 +211,10 @@ def _against(found: Mapping[str, Any] | None) -> Iterable[str]:
     if found is None:
         return ("", "", "")
     verdict = {True: "holds", False: "lost", None: "nothing to compare"}[found["holds"]]
-    return _difference(found["metric"]), _difference(found["accept_len"]), verdict
+    return difference_text(found["metric"]), difference_text(found["accept_len"]), verdict
 
 
-def _difference(found: Mapping[str, Any] | None) -> str:
+def difference_text(found: Mapping[str, Any] | None) -> str:
     """`-1.2 % [-3.0, +0.5] p 0.41`, or the plain difference behind a dense value of zero."""
     if found is None:
         return ""
@@ -226,7 +226,8 @@ def _difference(found: Mapping[str, Any] | None) -> str:
     return text if found["p"] is None else f"{text} p {found['p']:.2g}"
 
 
-def _figure(value: float | None, interval: Interval | None, digits: int) -> str:
+def figure_text(value: float | None, interval: Interval | None, digits: int) -> str:
+    """`2.05 [1.90, 2.21]`; empty where there is no value."""
     if value is None:
         return ""
     text = f"{value:.{digits}f}"
