@@ -43,6 +43,7 @@ def stand_in(seen: list[Any]) -> SimpleNamespace:
         (["bench", "engine"], tss_bench, "bench"),
         (["bench", "domains"], tss_bench, "bench"),
         (["train", "eagle"], tss_bench.training, "eagle"),
+        (["search"], tss_bench, "search_command"),
     ],
 )
 def test_a_command_gets_its_arguments_and_ends_with_zero(
@@ -74,7 +75,7 @@ def test_help_names_every_group_and_loads_no_heavy_module() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert all(group in done.stdout for group in ("data", "domains", "bench", "train"))
+    assert all(group in done.stdout for group in ("data", "domains", "search", "bench", "train"))
 
 
 @pytest.mark.parametrize(

@@ -422,6 +422,14 @@ def test_bad_input_is_refused_before_anything_is_loaded(
 
 
 @pytest.mark.usefixtures("no_loading")
+def test_a_map_that_cannot_be_written_is_refused_first(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    ledger = ("--ledger", str(tmp_path / "ledger"))
+    with pytest.raises(ValueError, match="its folder cannot be made"):
+        run(model, tmp_path / "file" / "maps", *ledger)
+
+
+@pytest.mark.usefixtures("no_loading")
 def test_a_task_without_calibration_rows_is_refused(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ May import: tqdm, tss_bench (layer L3 of the design).
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -128,6 +129,8 @@ def run(args: argparse.Namespace) -> None:
         print(strategies_table(all_strategies()))
         return
     plan = prepare(args)
+    if plan.out is not None:
+        _require_place(plan.out)
     with ExitStack() as stack:
         layers = plan.adapter.info.num_layers
         ledgers = [
@@ -143,6 +146,16 @@ def run(args: argparse.Namespace) -> None:
     print(_table(args)(found))
     if plan.out is not None:
         print(f"written: {plan.out} (use it with --model_args domain_map={plan.out})")
+
+
+def _require_place(out: Path) -> None:
+    """Make the folder of the map. Raises ValueError where nothing can be written there."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {out}: its folder cannot be made: {error.strerror}") from None
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out {out}: its folder cannot be written to; give another --out")
 
 
 def headline(plan: SearchPlan, args: argparse.Namespace) -> str:
@@ -182,7 +195,7 @@ def _domain(
     search = _DomainSearch(plan, domain, ledger, accept_alone=args.accept_alone)
     try:
         if args.ablate_singles:
-            return [(search.run(_singles, plan.rules), ledger.table)]
+            return [(search.run(each_layer, plan.rules), ledger.table)]
         if args.sweep_tolerance is not None:
             return [
                 (search.run(plan.strategy, rules, plan.options), ledger.table)
@@ -223,7 +236,8 @@ class _DomainSearch:
         self._domain, self._ledger, self._accept_alone = domain, ledger, accept_alone
         self._executor = SerialExecutor(plan.adapter, domain.task)
         self._space = replace(domain.space, limits=self._executor.limits())
-        self._dense = self._follow(_dense, replace(self._space, budget=Budget()), plan.rules, {})
+        free = replace(self._space, budget=Budget())
+        self._dense = self._follow(dense_alone, free, plan.rules, {})
         self._told = 0
 
     def run(
@@ -234,7 +248,7 @@ class _DomainSearch:
     ) -> Found:
         """Run a strategy; dense is kept where there is nothing that a set could be held to."""
         floor = metric_floor(self._dense.best)
-        kept = None if strategy is _singles else self._kept_dense(floor)
+        kept = None if strategy is each_layer else self._kept_dense(floor)
         if kept is None:
             rules = replace(rules, use_metric=floor is None)
             result = self._follow(strategy, self._space, rules, options or {})
@@ -292,13 +306,13 @@ def _with_all_options(result: SearchResult, strategy: Strategy | StrategyFunctio
     return replace(result, options={**defaults, **result.options})
 
 
-def _dense(space: SearchSpace, rules: Rules) -> Search:
+def dense_alone(space: SearchSpace, rules: Rules) -> Search:
     """The dense set alone."""
     (one,) = yield Query([space.dense], planned=1)
     return SearchResult(one.score(), dense=one.score())
 
 
-def _singles(space: SearchSpace, rules: Rules) -> Search:
+def each_layer(space: SearchSpace, rules: Rules) -> Search:
     """Dense and every layer alone; nothing is chosen."""
     sets = [space.dense, *space.singles()]
     dense, *_ = (one.score() for one in (yield Query(sets, planned=len(sets))))
