@@ -304,6 +304,31 @@ def test_a_metric_at_its_floor_keeps_dense_unless_asked(
     assert "chosen on A alone: the dense metric 0" in capsys.readouterr().out
 
 
+def test_without_a_step_or_a_reference_dense_is_kept(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    loaded_tasks: dict[str, TaskRequests],
+) -> None:
+    task = loaded_tasks[TASK]
+    with monkeypatch.context() as patch:
+        for request in task.requests:
+            # The prefill gives the only id.
+            patch.setitem(request.args[1], "max_gen_toks", 1)
+        found = run(model, tmp_path / "short", "--accept-alone")
+    told = found.provenance["search"]["summarization"]
+    assert told["reason"].startswith("dense kept: no calibration row takes a verification step")
+    assert found.domains["summarization"].accept is None
+    monkeypatch.setattr(task.task, "process_results", lambda doc, found: {})
+    found = run(model, tmp_path / "unscored")
+    told = found.provenance["search"]["summarization"]
+    assert told["reason"].startswith("dense kept: no calibration row has a reference")
+    words = ("--accept-alone", "--tolerance", "1", "--tau", "1")
+    found = run(model, tmp_path / "unscored", *words)
+    assert found.domains["summarization"].metric is None
+    assert len(found.domains["summarization"].skip) == 2
+
+
 def test_where_nothing_is_feasible_the_map_is_dense_and_says_why(
     model: Path, tmp_path: Path
 ) -> None:
