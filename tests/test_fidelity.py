@@ -136,7 +136,7 @@ def test_no_hidden_states_are_needed_and_short_answers_are_left_out(tmp_path: Pa
     path = shard_path(tmp_path, 0)
     write_answers(path, Answers(ids, [2, 2, 2], [False] * 3))
     assert not features_path(path).exists()
-    (tmp_path / "recipe.json").write_text("{}", "utf-8")
+    (tmp_path / "recipe.json").write_text('{"pretrained": "m", "revision": "r"}', "utf-8")
     answers, held_out = fidelity.read_held_out(tmp_path, 0.9, 0, 9)
     assert held_out == 1
     assert answers[0].ids.tolist() in ([5, 6, 7, 2], [8, 6, 7, 2])
@@ -185,7 +185,7 @@ def test_targets_that_do_not_fit_are_refused(
 def test_text_of_another_tokenizer_is_refused(untouched: Path, tmp_path: Path) -> None:
     ids = [torch.tensor([5, 6, 7, 999]), torch.tensor([8, 6, 7, 999])]
     write_answers(shard_path(tmp_path, 0), Answers(ids, [2, 2], [False] * 2))
-    (tmp_path / "recipe.json").write_text("{}", "utf-8")
+    (tmp_path / "recipe.json").write_text('{"pretrained": "m", "revision": "r"}', "utf-8")
     last = len(make_tokenizer()) - 1
     with pytest.raises(ValueError, match=f"has id 999, untouched has ids 0 to {last}"):
         fidelity.run(arguments(untouched, untouched, tmp_path))
