@@ -195,9 +195,10 @@ def test_the_published_maps_are_of_the_paper_s_models() -> None:
     assert (samd.drafter, len(samd.domains)) == ("samd", 5)
 
 
+@pytest.mark.parametrize("model", ["smollm2-135m-instruct", "smollm2-135m-layerdrop"])
 @pytest.mark.parametrize("drafter", ["eagle", "token_recycling", "none"])
-def test_the_default_model_has_a_map_for_each_drafter(drafter: str) -> None:
-    found = find_packaged("smollm2-135m-instruct", drafter)
+def test_the_default_models_have_a_map_for_each_drafter(model: str, drafter: str) -> None:
+    found = find_packaged(model, drafter)
     assert found is not None
     assert found[1].num_layers == 30
     assert found[0] in packaged_maps()

@@ -56,7 +56,9 @@ def adapted(untouched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("data")
     helpers.write_corpus(directory)
-    (directory / "recipe.json").write_text(json.dumps({"pretrained": "tiny"}), "utf-8")
+    (directory / "recipe.json").write_text(
+        json.dumps({"pretrained": "tiny", "revision": "r"}), "utf-8"
+    )
     return directory
 
 

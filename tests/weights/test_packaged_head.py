@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tss_bench.domains import DOMAINS
-from tss_bench.weights import DEFAULT_MODEL, describe, load_eagle_head
+from tss_bench.weights import DEFAULT_MODEL, describe, load_eagle_head, resolve_eagle
 from tss_bench.weights.eagle import packaged_heads
 
 HEADS = sorted(path for path in packaged_heads().iterdir() if path.is_dir())
@@ -17,7 +17,7 @@ LIMIT = 12_000_000
 
 
 def test_the_default_target_has_a_head() -> None:
-    assert packaged_heads() / DEFAULT_MODEL in HEADS
+    assert resolve_eagle("auto", describe(DEFAULT_MODEL)) in HEADS
 
 
 @pytest.mark.parametrize("path", HEADS, ids=lambda path: path.name)

@@ -4,7 +4,7 @@ May import: tss_bench.weights.
 """
 
 from tss_bench.weights.cache import WeightsUnavailable
-from tss_bench.weights.default_models import DEFAULT_MODEL, PACKAGED_MODELS
+from tss_bench.weights.default_models import DEFAULT_BASE, DEFAULT_MODEL, PACKAGED_MODELS
 from tss_bench.weights.eagle import (
     check_eagle_head,
     load_eagle_head,
@@ -16,6 +16,7 @@ from tss_bench.weights.loading import DTYPES, ModelInfo, describe, load_model, l
 from tss_bench.weights.tokenizers import end_of_text_ids, require_same_tokenizer, same_tokenizer
 
 __all__ = [
+    "DEFAULT_BASE",
     "DEFAULT_MODEL",
     "DTYPES",
     "PACKAGED_MODELS",
