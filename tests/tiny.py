@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -112,6 +113,8 @@ def eagle_head(draft_vocab: int | None = None, seed: int = 3) -> EagleHead:
 class Adversary:
     """Proposes whatever tree it is told: wrong ids, duplicates, the end of text, too deep."""
 
+    replayable = False
+
     def __init__(self, trees: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
         self._trees = list(trees)
         self._calls = 0
@@ -130,12 +133,17 @@ class Adversary:
     def observe(self, step: Step) -> None:
         pass
 
+    def fork(self) -> Adversary:
+        return copy.copy(self)
+
     def reset(self) -> None:
         self._calls = 0
 
 
 class Oracle:
     """Drafts the known answer as a chain, with a wrong sibling before every right id."""
+
+    replayable = True
 
     def __init__(self, answer: Sequence[int], length: int) -> None:
         self._answer = list(answer)
@@ -156,6 +164,9 @@ class Oracle:
 
     def observe(self, step: Step) -> None:
         self._place += len(step.accepted)
+
+    def fork(self) -> Oracle:
+        return copy.copy(self)
 
     def reset(self) -> None:
         self._place = 1

@@ -92,9 +92,12 @@ class Answer:
         starts = [text.find(stop) for stop in self._stop_strings]
         return text[: min((at for at in starts if at >= 0), default=len(text))]
 
-    def stats(self, prompt_tokens: int, clock: Clock, wall: float) -> GenerationStats:
-        """The record of a finished answer."""
+    def stats(
+        self, prompt_tokens: int, clock: Clock | None = None, wall: float = 0.0
+    ) -> GenerationStats:
+        """The record of a finished answer; without a clock nothing of it was timed."""
         assert self.stop is not None
+        seconds = clock.seconds if clock else {"prefill": 0.0, "draft": 0.0, "verify": 0.0}
         return GenerationStats(
             prompt_tokens=prompt_tokens,
             new_tokens=len(self.ids),
@@ -102,9 +105,9 @@ class Answer:
             drafted=self._drafted,
             accepted=self._accepted,
             accept_lengths=tuple(self._accept_lengths),
-            prefill_s=clock.seconds["prefill"],
-            draft_s=clock.seconds["draft"],
-            verify_s=clock.seconds["verify"],
+            prefill_s=seconds["prefill"],
+            draft_s=seconds["draft"],
+            verify_s=seconds["verify"],
             wall_s=wall,
             stop=self.stop,
             limit_clamped=self._rule.limit_reason == "context",

@@ -1,10 +1,10 @@
 """Run single Transformer blocks of a Hugging Face causal LM over our cache.
 
-May import: torch, transformers, decoding.{kv_cache, linear}. The only file that touches Hugging
-Face blocks: every assumption about their names and arguments stands here. `LlamaBlocks` takes
-over the weights of Llama blocks and computes them with joined projections; `HubBlocks` calls the
-block modules of any other family. Both take the same arguments, so the target does not know
-which one it has.
+May import: torch, transformers, decoding.{attention, batch_cache, kv_cache, linear}. The only
+file that touches Hugging Face blocks: every assumption about their names and arguments stands
+here. `LlamaBlocks` takes over the weights of Llama blocks and computes them with joined
+projections; `HubBlocks` calls the block modules of any other family. Both take the same
+arguments, so the target does not know which one it has.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from tss_bench.decoding.attention import additive, grouped_mask
+from tss_bench.decoding.batch_cache import BatchCache
 from tss_bench.decoding.kv_cache import KVCache
 from tss_bench.decoding.linear import Linear, can_pack, linear, pack_linears
+
+Cache = KVCache | BatchCache
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Pass:
     a family has several).
     """
 
-    cache: KVCache
+    cache: Cache
     positions: Tensor
     rotary: Any
     mask: Any
@@ -42,7 +46,7 @@ class Blocks(Protocol):
     num_layers: int
 
     def begin(
-        self, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
+        self, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache
     ) -> Pass: ...
 
     def run(self, layer: int, hidden: Tensor, state: Pass) -> Tensor: ...
@@ -68,13 +72,6 @@ def make_blocks(model: PreTrainedModel) -> Blocks:
     return HubBlocks(model)
 
 
-def visible(mask: Tensor | None, queries: int, past: int, device: torch.device) -> Tensor:
-    """`mask`, or the causal one: bool [.., queries, past + queries], True = may attend."""
-    if mask is not None:
-        return mask
-    return torch.ones(queries, past + queries, dtype=torch.bool, device=device).tril(past)
-
-
 class LlamaBlocks:
     """Llama blocks with one matrix for q/k/v and one for gate/up, and packed grouped heads."""
 
@@ -84,7 +81,7 @@ class LlamaBlocks:
         self._rotary = inner.rotary_emb
         self._layers = [_LlamaWeights(layer) for layer in inner.layers]
 
-    def begin(self, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Pass:
+    def begin(self, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache) -> Pass:
         cos, sin = self._rotary(hidden, position_ids=positions)
         half = sin.shape[-1] // 2
         # rotate_half(x) is x rolled by half a head with the first half negated: fold the sign
@@ -92,10 +89,9 @@ class LlamaBlocks:
         signed = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
         queries = hidden.shape[1]
         packed: Tensor | None = None
-        if mask is not None or (queries > 1 and cache.length):
-            seen = visible(mask, queries, cache.length, hidden.device)
-            groups = self._layers[0].groups
-            packed = seen.reshape(-1, 1, queries, seen.shape[-1]).repeat(1, 1, groups, 1)
+        if mask is not None or (queries > 1 and cache.holds_past):
+            seen = cache.attend_mask(mask, queries, hidden.device)
+            packed = grouped_mask(seen, self._layers[0].groups, hidden.dtype)
         return Pass(cache, positions, (cos.unsqueeze(2), signed.unsqueeze(2)), packed)
 
     def run(self, layer: int, hidden: Tensor, state: Pass) -> Tensor:
@@ -115,25 +111,14 @@ class LlamaBlocks:
         cos, signed_sin = state.rotary
         turning = projected[:, :, : heads + kv_heads]
         turned = torch.addcmul(turning * cos, turning.roll(dim // 2, -1), signed_sin)
-        keys, values = state.cache.write(
+        mixed = state.cache.attend(
             layer,
-            turned[:, :, heads:].transpose(1, 2),
-            projected[:, :, heads + kv_heads :].transpose(1, 2),
+            turned[:, :, :heads],
+            turned[:, :, heads:],
+            projected[:, :, heads + kv_heads :],
+            state.mask,
         )
-        query = turned[:, :, :heads]
-        if n > 1 and state.mask is None:
-            mixed = F.scaled_dot_product_attention(
-                query.transpose(1, 2), keys, values, is_causal=True, enable_gqa=True
-            )
-            return weights.out(mixed.transpose(1, 2).flatten(2))
-        # The g query heads that share a key head become g * n queries of that head: no key or
-        # value is repeated in memory (4 to 8 times faster on a CPU than `enable_gqa`).
-        query = query.reshape(batch, n, kv_heads, weights.groups, dim).permute(0, 2, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(
-            query.reshape(batch, kv_heads, -1, dim), keys, values, attn_mask=state.mask
-        )
-        mixed = mixed.view(batch, kv_heads, weights.groups, n, dim).permute(0, 3, 1, 2, 4)
-        return weights.out(mixed.reshape(batch, n, -1))
+        return weights.out(mixed)
 
 
 class _LlamaWeights:
@@ -202,11 +187,14 @@ class HubBlocks:
             "layer_type" in inspect.signature(inner.rotary_emb.forward).parameters
         )
 
-    def begin(self, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Pass:
-        seen = visible(mask, hidden.shape[1], cache.length, hidden.device)
-        seen = seen.reshape(-1, 1, *seen.shape[-2:])
-        masks = {name: _additive(self._windowed(seen, positions, cache, name), hidden.dtype)
-                 for name in set(self._types)}  # fmt: skip
+    def begin(self, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache) -> Pass:
+        seen = cache.update_mask(mask, hidden.shape[1], hidden.device).unsqueeze(1)
+        # The lowest number, not minus infinity: understood by eager attention and sdpa alike.
+        lowest = torch.finfo(hidden.dtype).min
+        masks = {
+            kind: additive(self._windowed(seen, positions, cache, kind), hidden.dtype, lowest)
+            for kind in set(self._types)
+        }
         if self._rotary_by_type:
             rotary = {name: self._rotary(hidden, positions, name) for name in set(self._types)}
         else:
@@ -225,19 +213,11 @@ class HubBlocks:
         )
         return output if isinstance(output, Tensor) else output[0]
 
-    def _windowed(self, seen: Tensor, positions: Tensor, cache: KVCache, kind: str) -> Tensor:
+    def _windowed(self, seen: Tensor, positions: Tensor, cache: Cache, kind: str) -> Tensor:
         """Hide keys that lie `sliding_window` or more positions behind the query."""
         window = getattr(self._config, "sliding_window", None)
         if kind != "sliding_attention" or window is None:
             return seen
-        past = torch.arange(cache.length, device=positions.device).expand(len(positions), -1)
-        keys = torch.cat((past, positions), dim=1)
+        keys = cache.key_positions(positions)
         near = positions[:, :, None] - keys[:, None, :] < window
         return seen & near.unsqueeze(1)
-
-
-def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a query may look, the lowest number elsewhere: understood by eager and sdpa alike."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(
-        ~seen, torch.finfo(dtype).min
-    )

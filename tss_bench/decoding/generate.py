@@ -68,8 +68,7 @@ def generate(
     target.check(skip)
     check_prompt(prompt_ids, target.context_length)
     clock = Clock(target.device)
-    rule = _stop_rule(options, target.context_length - len(prompt_ids))
-    answer = Answer(rule, options.stop_strings, tokenizer)
+    answer = new_answer(options, target.context_length - len(prompt_ids), tokenizer)
     if answer.stop is None:
         with torch.inference_mode():
             _decode(target, drafter, list(prompt_ids), skip, options, answer, clock)
@@ -89,14 +88,29 @@ def check_prompt(prompt_ids: Sequence[int], context_length: int) -> None:
         )
 
 
-def _stop_rule(options: DecodingOptions, room: int) -> StopRule:
+def new_answer(options: DecodingOptions, room: int, tokenizer: PreTrainedTokenizerBase) -> Answer:
+    """An empty answer; `room` is how many positions of the context the prompt leaves."""
     clamped = room < options.max_new_tokens
-    return StopRule(
+    rule = StopRule(
         eos_ids=options.eos_ids,
         limit=room if clamped else options.max_new_tokens,
         limit_reason="context" if clamped else "length",
         protocol=options.protocol,
     )
+    return Answer(rule, options.stop_strings, tokenizer)
+
+
+def max_depth(options: DecodingOptions, emitted: int, past: int, context_length: int) -> int:
+    """Deepest draft of use behind `past` cached positions, `emitted` of the answer's ids emitted.
+
+    The bonus needs one of the ids that are left; protocol `paper` may overshoot the limit.
+    """
+    in_context = context_length - 1 - past
+    if options.protocol == "paper":
+        return in_context
+    # The answer's last id is not in the cache yet.
+    room = context_length - (past - emitted + 1)
+    return min(in_context, min(options.max_new_tokens, room) - emitted - 1)
 
 
 def _decode(
@@ -126,8 +140,8 @@ def _decode(
 
     while answer.stop is None:
         # 2. Draft, no deeper than the answer or the context may still grow.
-        max_depth = _max_depth(options, room - len(answer.ids), target, cache)
-        tree = drafter.propose(answer.ids[-1], max_depth).cut(max_depth)
+        depth = max_depth(options, len(answer.ids), cache.length, target.context_length)
+        tree = drafter.propose(answer.ids[-1], depth).cut(depth)
         clock.lap("draft")
 
         # 3. Verify the whole tree in one pass of the sparse target, keep the accepted path.
@@ -143,12 +157,6 @@ def _decode(
         if answer.stop is None:
             drafter.observe(step)
         clock.lap("draft")
-
-
-def _max_depth(options: DecodingOptions, remaining: int, target: Target, cache: KVCache) -> int:
-    """The bonus needs one of the `remaining` ids; protocol `paper` may overshoot the limit."""
-    in_context = target.context_length - 1 - cache.length
-    return in_context if options.protocol == "paper" else min(in_context, remaining - 1)
 
 
 def _forward_tree(target: Target, tree: DraftTree, cache: KVCache, skip: SkipSet) -> Tensor:

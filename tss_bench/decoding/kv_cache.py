@@ -1,7 +1,7 @@
 """A preallocated key/value cache with its own length: write, advance, truncate, keep a path.
 
-May import: torch. Knows nothing of models; no length is ever read from a layer, so any
-layer (the first one too) may be skipped.
+May import: torch, decoding.attention. Knows nothing of models; no length is ever read from a
+layer, so any layer (the first one too) may be skipped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from tss_bench.decoding.attention import causal_attention, masked_attention
 
 
 class KVCache:
@@ -55,6 +57,39 @@ class KVCache:
     ) -> tuple[Tensor, Tensor]:
         """`write` under the name and argument order by which Hugging Face attention calls it."""
         return self.write(layer, keys, values)
+
+    @property
+    def holds_past(self) -> bool:
+        return self.length > 0
+
+    def attend_mask(self, mask: Tensor | None, queries: int, device: torch.device) -> Tensor:
+        """`mask`, or the causal one: bool [B or 1, queries, past + queries], True = may attend."""
+        if mask is not None:
+            return mask
+        size = (1, queries, self.length + queries)
+        return torch.ones(size, dtype=torch.bool, device=device).tril(self.length)
+
+    def update_mask(self, mask: Tensor | None, queries: int, device: torch.device) -> Tensor:
+        """The mask over the keys that `update` gives back: here the same."""
+        return self.attend_mask(mask, queries, device)
+
+    def key_positions(self, positions: Tensor) -> Tensor:
+        """Positions [B, past + n] of the past and of new entries at `positions` [B, n]."""
+        past = torch.arange(self.length, device=positions.device).expand(len(positions), -1)
+        return torch.cat((past, positions), dim=1)
+
+    def attend(
+        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """`write` keys and values [B, n, kv_heads, D], then attend to past and new.
+
+        query [B, n, heads, D]; `mask` as `attention.grouped_mask` gives it, None: causal in an
+        empty cache, everything for a single query. Returns [B, n, heads * D].
+        """
+        past_keys, past_values = self.write(layer, keys.transpose(1, 2), values.transpose(1, 2))
+        if mask is None and query.shape[1] > 1:
+            return causal_attention(query, past_keys, past_values)
+        return masked_attention(query, past_keys, past_values, mask)
 
     def advance(self, count: int) -> None:
         """Make the last `count` written entries part of the past."""

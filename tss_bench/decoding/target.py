@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from tss_bench.decoding.batch_cache import BatchCache
 from tss_bench.decoding.blocks import decoder, make_blocks
 from tss_bench.decoding.kv_cache import KVCache
 from tss_bench.decoding.linear import Linear, linear
@@ -92,6 +93,23 @@ class Target:
             batch=batch,
         )
 
+    def new_batch(self, rows: int, capacity: int) -> BatchCache:
+        """An empty cache for `rows` answers of at most `capacity` positions each."""
+        return BatchCache(
+            num_layers=self.num_layers,
+            kv_heads=self._kv_heads,
+            head_dim=self._head_dim,
+            rows=rows,
+            capacity=capacity,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    def position_bytes(self) -> int:
+        """Bytes that the keys and values of one position take in a cache."""
+        values = self.num_layers * 2 * self._kv_heads * self._head_dim
+        return values * self.dtype.itemsize
+
     def forward(
         self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache, skip: SkipSet
     ) -> Tensor:
@@ -123,6 +141,35 @@ class Target:
         for layer in skip.active:
             if layer >= first:
                 hidden = self._blocks.run(layer, hidden, state)
+        return self._norm(hidden)
+
+    def forward_rows(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Tensor,
+        cache: BatchCache,
+        skips: Sequence[SkipSet],
+    ) -> Tensor:
+        """`forward` of an open pass over a batch whose row i runs under `skips[i]`.
+
+        ids, positions int [B, n]; mask as `BatchCache.visible` gives it. A block that only some
+        rows skip computes all of them and those rows keep their input: what it writes for them
+        is read by no block that they run.
+        """
+        for skip in set(skips):
+            self.check(skip)
+        hidden = self.embed(ids)
+        state = self._blocks.begin(hidden, positions, mask, cache)
+        for layer in range(self.num_layers):
+            active = [layer not in skip for skip in skips]
+            if not any(active):
+                continue
+            output = self._blocks.run(layer, hidden, state)
+            if not all(active):
+                keeps = torch.tensor(active, device=hidden.device)[:, None, None]
+                output = torch.where(keeps, output, hidden)
+            hidden = output
         return self._norm(hidden)
 
     def layer_inputs(

@@ -49,10 +49,12 @@ class Drafter(Protocol):
 
     Calls come in the order `begin`, then `propose` / `observe` in turn. A drafter keeps no
     state from one request to the next unless it says so. `max_nodes` is the size of the largest
-    tree it proposes, the root included.
+    tree it proposes, the root included. `replayable`: what it proposes depends on the accepted
+    ids and their features alone, so that it can be run along a known answer (decoding.replay).
     """
 
     max_nodes: int
+    replayable: bool
 
     def begin(self, prompt: Prompt) -> None:
         """Start a request; must forget the one before."""
@@ -67,6 +69,10 @@ class Drafter(Protocol):
 
     def observe(self, step: Step) -> None:
         """Learn from a verified tree; not called after the last step of a request."""
+        ...
+
+    def fork(self) -> Drafter:
+        """Another drafter in the same state that goes its own way; weights are shared."""
         ...
 
     def reset(self) -> None:

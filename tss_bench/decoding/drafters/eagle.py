@@ -6,6 +6,7 @@ May import: torch, decoding.{linear, target, tree}, drafters.*. Static tree as i
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -48,12 +49,14 @@ class Eagle:
     was made for a target of another width or vocabulary.
     """
 
+    replayable = True
+
     def __init__(self, head: EagleHead, target: Target, tree: DynamicTree | TreeTemplate) -> None:
         _check_fits(head, target)
-        self._head = head.to(device=target.device, dtype=target.dtype).eval()
-        pack_linears(self._head)
+        self.head = head.to(device=target.device, dtype=target.dtype).eval()
+        pack_linears(self.head)
         self._target = target
-        self._tree = tree
+        self.tree = tree
         rows = head.draft_rows
         self._rows = None if rows is None else rows.to(target.device)
         self._logits: Linear = (
@@ -68,11 +71,23 @@ class Eagle:
         self._ids: list[int] = []
         self._features: list[Tensor] = []
 
+    def fork(self) -> Eagle:
+        forked = copy.copy(self)
+        forked._ids, forked._features = [*self._ids], [*self._features]
+        return forked
+
     def begin(self, prompt: Prompt) -> None:
         self.reset()
         # Feature i goes with token i + 1.
         self._ids = [*prompt.ids[1:], prompt.first]
         self._features = [prompt.features]
+
+    def read(self, prompt: Prompt) -> tuple[KeyValues, Tensor]:
+        """`begin`, and run the head over the prompt: its keys and values, the feature [H] that it
+        predicts for the first id."""
+        self.begin(prompt)
+        feature = self._feed()
+        return self._verified(), feature
 
     def observe(self, step: Step) -> None:
         path = torch.tensor(step.acceptance.path, device=self._target.device)
@@ -83,9 +98,9 @@ class Eagle:
         if max_depth < 1:
             return DraftTree.root(root)
         growth = _Growth(self, self._feed(), self._verified())
-        if isinstance(self._tree, DynamicTree):
-            return _grow_dynamic(growth, self._tree, root, max_depth)
-        return _grow_static(growth, self._tree, root, max_depth)
+        if isinstance(self.tree, DynamicTree):
+            return _grow_dynamic(growth, self.tree, root, max_depth)
+        return _grow_static(growth, self.tree, root, max_depth)
 
     def candidates(self, hidden: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Log-probabilities and target ids [n, count] of the best drafts after `hidden` [n, H]."""
@@ -97,9 +112,7 @@ class Eagle:
         self, ids: Tensor, features: Tensor, positions: Tensor, mask: Tensor, past: KeyValues
     ) -> tuple[Tensor, KeyValues]:
         """One head pass over tree nodes: next features [n, H] and the grown keys/values."""
-        hidden, past = self._head(
-            self._embed(ids[None]), features[None], positions[None], mask, past
-        )
+        hidden, past = self.head(self.embed(ids[None]), features[None], positions[None], mask, past)
         return hidden[0], past
 
     def _feed(self) -> Tensor:
@@ -108,12 +121,12 @@ class Eagle:
         start = self._verified_length()
         positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
         features = torch.cat(self._features)[None]
-        hidden, self._past = self._head(self._embed(ids), features, positions, None, self._past)
+        hidden, self._past = self.head(self.embed(ids), features, positions, None, self._past)
         self._ids, self._features = [], []
         return hidden[0, -1]
 
-    def _embed(self, ids: Tensor) -> Tensor:
-        own = self._head.embed_tokens
+    def embed(self, ids: Tensor) -> Tensor:
+        own = self.head.embed_tokens
         return self._target.embed(ids) if own is None else own(ids)
 
     def _verified(self) -> KeyValues:
@@ -183,10 +196,11 @@ def _grow_dynamic(growth: _Growth, tree: DynamicTree, root: int, max_depth: int)
         places = [first + index for index in best.tolist()]
     # A stable sort keeps parents before children at equal scores.
     order = sorted(range(len(pool_ids)), key=lambda node: -pool_scores[node])[:wanted]
-    return _assemble(root, sorted(order), pool_ids, pool_parents)
+    return assemble(root, sorted(order), pool_ids, pool_parents)
 
 
-def _assemble(root: int, chosen: list[int], ids: list[int], parents: list[int]) -> DraftTree:
+def assemble(root: int, chosen: list[int], ids: list[int], parents: list[int]) -> DraftTree:
+    """The tree of the `chosen` nodes (ascending) of a pool, whose parent -1 is the root."""
     place = {node: i for i, node in enumerate(chosen, start=1)} | {-1: 0}
     return DraftTree(
         (root, *(ids[node] for node in chosen)),

@@ -4,7 +4,7 @@ One Llama block without an input norm, on top of a linear layer that fuses a tok
 with the target's feature (its last hidden state after the final norm) of the position before.
 Source: EAGLE (arXiv 2401.15077), EAGLE-2 (arXiv 2406.16858).
 
-May import: torch. Knows nothing of trees, targets or files.
+May import: torch, decoding.{attention, batch_cache}. Knows nothing of trees, targets or files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tss_bench.decoding.attention import grouped_mask
+from tss_bench.decoding.batch_cache import BatchCache
 
 DEFAULT_ROPE_THETA = 10000.0
 
@@ -133,6 +136,23 @@ class EagleHead(nn.Module):
         hidden = self.fc(torch.cat((embeddings, features), dim=-1))
         return self.layers[0](hidden, positions, mask, past)
 
+    def forward_rows(
+        self,
+        embeddings: Tensor,
+        features: Tensor,
+        positions: Tensor,
+        mask: Tensor,
+        cache: BatchCache,
+    ) -> Tensor:
+        """`forward` of an open pass over a batch, whose cache has one layer: next features.
+
+        `mask` as `BatchCache.visible` gives it.
+        """
+        block: Any = self.layers[0]
+        hidden = self.fc(torch.cat((embeddings, features), dim=-1))
+        hidden = hidden + block.self_attn.forward_rows(hidden, positions, mask, cache)
+        return hidden + block.mlp(block.post_attention_layernorm(hidden))
+
 
 class _Block(nn.Module):
     def __init__(self, config: EagleConfig) -> None:
@@ -165,10 +185,7 @@ class _Attention(nn.Module):
     def forward(
         self, hidden: Tensor, positions: Tensor, mask: Tensor | None, past: KeyValues | None
     ) -> tuple[Tensor, KeyValues]:
-        cos, sin = rotary(positions, self.head_dim, self.rope_theta, hidden.dtype)
-        query = rotate(self._heads(self.q_proj(hidden)), cos, sin)
-        key = rotate(self._heads(self.k_proj(hidden)), cos, sin)
-        value = self._heads(self.v_proj(hidden))
+        query, key, value = self._project(hidden, positions)
         if past is not None:
             key = torch.cat((past[0], key), dim=2)
             value = torch.cat((past[1], value), dim=2)
@@ -176,6 +193,23 @@ class _Attention(nn.Module):
             mask = causal_mask(query.shape[2], key.shape[2], hidden.device)
         mixed = _attend(query, key, value, mask, explicit=self.training)
         return self.o_proj(mixed.transpose(1, 2).flatten(2)), (key, value)
+
+    def forward_rows(
+        self, hidden: Tensor, positions: Tensor, mask: Tensor, cache: BatchCache
+    ) -> Tensor:
+        query, key, value = (part.transpose(1, 2) for part in self._project(hidden, positions))
+        groups = query.shape[2] // key.shape[2]
+        packed = grouped_mask(mask, groups, hidden.dtype)
+        return self.o_proj(cache.attend(0, query, key, value, packed))
+
+    def _project(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Turned queries and keys, and values, each [B, heads, n, D]."""
+        cos, sin = rotary(positions, self.head_dim, self.rope_theta, hidden.dtype)
+        return (
+            rotate(self._heads(self.q_proj(hidden)), cos, sin),
+            rotate(self._heads(self.k_proj(hidden)), cos, sin),
+            self._heads(self.v_proj(hidden)),
+        )
 
     def _heads(self, projected: Tensor) -> Tensor:
         """[B, n, heads * D] -> [B, heads, n, D]."""

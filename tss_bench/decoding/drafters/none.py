@@ -13,6 +13,7 @@ class NoDraft:
     """Proposes nothing, so every step emits exactly one id."""
 
     max_nodes = 1
+    replayable = True
 
     def begin(self, prompt: Prompt) -> None:
         pass
@@ -22,6 +23,9 @@ class NoDraft:
 
     def observe(self, step: Step) -> None:
         pass
+
+    def fork(self) -> NoDraft:
+        return self
 
     def reset(self) -> None:
         pass

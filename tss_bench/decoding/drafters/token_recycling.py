@@ -7,6 +7,7 @@ is filled from it. Rejected nodes teach it too.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Literal
 
@@ -30,6 +31,9 @@ class TokenRecycling:
 
     Raises ValueError for a template that needs more than 8 candidates a node.
     """
+
+    # Rejected nodes teach it.
+    replayable = False
 
     def __init__(self, vocab_size: int, template: TreeTemplate, state: State = "request") -> None:
         if template.max_children > CANDIDATES:
@@ -71,6 +75,11 @@ class TokenRecycling:
 
     def observe(self, step: Step) -> None:
         self._learn(step.tree.tokens, step.logits)
+
+    def fork(self) -> TokenRecycling:
+        forked = copy.copy(self)
+        forked._next = dict(self._next)
+        return forked
 
     def reset(self) -> None:
         self._next = {}
