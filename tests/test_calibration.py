@@ -154,10 +154,21 @@ def test_limits_are_never_exceeded_by_their_own_answers(
             assert all(limits.allows(pair) for pair in one.accept)
 
 
-def test_a_cost_is_refused(build: Callable[..., SpeculativeLM]) -> None:
+def test_costs_are_timed_after_the_rest_and_count_as_no_answers(
+    build: Callable[..., SpeculativeLM],
+) -> None:
     executor = SerialExecutor(build(), task_of(row("a", "Who?")))
-    with pytest.raises(ValueError, match="measures no costs"):
-        list(executor([Job(SKIP, frozenset({"cost"}), ())]))
+    dense = SkipSet.dense(LAYERS)
+    jobs = [Job(skip, frozenset({"cost"}), ()) for skip in (dense, SKIP)]
+    jobs.append(Job(SKIP, BOTH, (0,)))
+    answer, *timed = executor(jobs)
+    assert (answer.skip, answer.prompts, answer.cost) == (SKIP, (0,), None)
+    assert [(one.skip, one.prompts, one.accept) for one in timed] == [
+        (dense, (), None),
+        (SKIP, (), None),
+    ]
+    assert all(one.cost is not None and one.cost > 0 for one in timed)
+    assert executor.answered == 1
 
 
 def test_eagle_is_measured_too(model: Path, eagle_head: Path) -> None:

@@ -55,6 +55,7 @@ LAYERS = {
     "tss_bench.tolerance": 3,
     "tss_bench.tolerance_plan": 3,
     "tss_bench.tolerance_report": 3,
+    "tss_bench.verify_timing": 3,
 }
 SIDEWAYS = {("tss_bench.weights", "tss_bench.decoding")}
 STANDARD_LIBRARY_ONLY = {"tss_bench.search"} | {name for name, layer in LAYERS.items() if not layer}

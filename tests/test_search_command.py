@@ -156,7 +156,7 @@ def test_the_map_has_what_the_definition_says_of_separately_decoded_answers(
     assert tuple(config.skip) == best
     assert (config.accept, config.metric) == pytest.approx(figures[best])
     told = found.provenance["search"]["summarization"]
-    assert told["dense"] == pytest.approx({"accept": accept, "metric": score})
+    assert told["dense"] == pytest.approx({"accept": accept, "metric": score, "cost": 1})
     assert (told["strategy"], told["options"]) == ("tss_bfs", {"choice": "min_cost"})
     assert (told["rows"], told["metric_name"], told["kept_dense"]) == (ROWS, "rougeL", False)
     assert told["counts"] == {"evaluations": 11, "prompt_evaluations": 11 * ROWS}
@@ -355,6 +355,66 @@ def test_two_domains_and_a_later_one_share_a_map(model: Path, tmp_path: Path) ->
         run(model, tmp_path, *words, "--model", "tss_ar")
 
 
+def costs(out: Path) -> list[dict[str, Any]]:
+    """The timings in a ledger."""
+    lines = (out / "map.ledger" / f"{TASK}.jsonl").read_text("utf-8").splitlines()
+    return [record for record in map(json.loads, lines) if "cost" in record]
+
+
+@pytest.mark.parametrize("strategy", ["tss_bfs", "tss_race"])
+def test_measured_costs_are_those_of_feasible_sets_taken_anew_in_every_run(
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    answered: list[tuple[tuple[int, ...], str]],
+    strategy: str,
+) -> None:
+    figures = measured(model)
+    accept, score = figures[()]
+    losses = {s: max(1 - a / accept, 1 - m / score) for s, (a, m) in figures.items() if s}
+    # One single layer passes, and half of the sets at most.
+    tolerance = max(min(losses[s] for s in losses if len(s) == 1), sorted(losses.values())[3])
+    feasible = {s for s in losses if losses[s] <= tolerance + 1e-6}
+    assert 1 < len(feasible) < len(losses)
+    words = ["--strategy", strategy, "--depth", "2", "--tau", "1", "--cost", "measured"]
+    words += ["--tolerance", str(tolerance + 1e-6)]
+    answered.clear()
+    runs = [run(model, tmp_path, *words)]
+    evaluated = len(answered)
+    cell = table(capsys.readouterr().out)[0][8]
+    first = costs(tmp_path)
+    assert sorted(tuple(one["skip"]) for one in first) == sorted({(), *feasible})
+    answered.clear()
+    runs.append(run(model, tmp_path, *words))
+    second = costs(tmp_path)[len(first) :]
+    assert [one["skip"] for one in second] == [one["skip"] for one in first]
+    assert len({one["run"] for one in first} | {one["run"] for one in second}) == 2
+    # The second run only times: each row and one warm-up, and dense once to find the rows.
+    assert len(answered) == ROWS + (ROWS + 1) * len(first) < evaluated
+    for found, timed in zip(runs, (first, second), strict=True):
+        told = found.provenance["search"]["summarization"]
+        by_set = {tuple(one["skip"]): one["cost"] for one in timed}
+        best = min(feasible, key=lambda s: (by_set[s], -figures[s][0], -figures[s][1], s))
+        assert tuple(found.domains["summarization"].skip) == best
+        assert (told["cost"], told["dense"]["cost"]) == (by_set[best], by_set[()])
+        assert (told["rules"]["cost"], told["cost_unit"]) == ("measured", "ms a verification step")
+    by_set = {tuple(one["skip"]): one["cost"] for one in first}
+    best_cost = by_set[tuple(runs[0].domains["summarization"].skip)]
+    assert cell == f"{best_cost:.2f} ms (dense {by_set[()]:.2f})"
+
+
+@pytest.mark.usefixtures("unscored")
+def test_nothing_is_timed_where_there_is_no_search(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = run(model, tmp_path, "--cost", "measured").provenance["search"]["summarization"]
+    assert costs(tmp_path) == []
+    assert (told["cost"], told["dense"]["cost"]) == (None, None)
+    text = capsys.readouterr().out
+    assert table(text)[0][8] == ""
+    assert "cost: ms a verification step" in text
+
+
 def test_a_search_in_use_locks_the_other_out(model: Path, tmp_path: Path) -> None:
     run(model, tmp_path, "--depth", "1")
     plan = search_plan.prepare(arguments(model, tmp_path))
@@ -427,7 +487,7 @@ def test_ablating_singles_shows_every_layer_and_writes_no_map(
         (("--limit", "0"), "--limit must be at least 1, got 0"),
         (("--tolerance", "2"), "eps must lie between -1 and 1, got 2"),
         (("--sweep-tolerance", "a"), "--sweep-tolerance takes numbers"),
-        (("--cost", "measured"), "--cost measured is not there yet"),
+        (("--cost", "measured", "--ablate-singles"), "leave out --cost measured"),
         (("--depth", "3"), "set a budget of evaluations"),
         (("--depth", "9", "--budget", "9"), "depth must lie between 1 and the 4 candidate"),
         (("--budget", "2"), "the budget is below the first step"),

@@ -5,6 +5,7 @@ May import: pytest, tss_bench.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -102,6 +103,24 @@ def test_a_dense_row_has_no_change_and_a_choice_on_a_alone_says_so(table: Evalua
     assert row[-1] == "because; chosen on A alone: the metric is low"
 
 
+def timed(best: SkipSet, dense_ms: float | None, best_ms: float | None) -> Found:
+    """A result under measured costs."""
+    one = found(best, cost="measured")
+    dense = Score(DENSE, 2.0, 0.5, dense_ms)
+    chosen = replace(one.result.best, cost=best_ms)
+    return replace(one, result=replace(one.result, best=chosen, dense=dense))
+
+
+def test_a_measured_cost_is_shown_in_milliseconds_beside_dense(table: EvaluationTable) -> None:
+    shown = [timed(ONE, 42.0, 31.504), timed(DENSE, 42.0, 42.0), timed(DENSE, None, None)]
+    rows = cells(results_table([(one, table) for one in shown]))
+    assert [row[8] for row in rows] == ["31.50 ms (dense 42.00)", "42.00 ms", ""]
+    told = [record(one, PRINT, "qa.jsonl") for one in shown]
+    assert [one["cost"] for one in told] == [31.504, 42.0, None]
+    assert [one["dense"]["cost"] for one in told] == [42.0, 42.0, None]
+    assert {one["cost_unit"] for one in told} == {"ms a verification step"}
+
+
 def test_singles_have_a_row_each_and_a_verdict(table: EvaluationTable) -> None:
     rows = cells(singles_table([(found(DENSE), table)]))
     assert [row[1] for row in rows] == ["{}", "{0}", "{1}", "{2}", "{3}"]
@@ -116,7 +135,8 @@ def test_a_set_without_evaluations_has_empty_figures() -> None:
 def test_a_record_is_plain_json_and_a_map_keeps_what_it_had() -> None:
     told = record(found(), PRINT, "qa.jsonl")
     assert told["options"] == {"seeds": [1, 2]}
-    assert told["cost"] == 0.75
+    assert (told["cost"], told["cost_unit"]) == (0.75, "active / L")
+    assert told["dense"] == {"accept": 2.0, "metric": 0.5, "cost": 1.0}
     assert told["fingerprint"]["sha256"] == PRINT.digest()
     before = DomainMap(
         "m",

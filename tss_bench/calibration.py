@@ -23,6 +23,7 @@ from tss_bench.scoring.pooled import request_pairs
 from tss_bench.search import Evaluation, Job, Limits
 from tss_bench.search.types import LossPair
 from tss_bench.types import SkipSet
+from tss_bench.verify_timing import VerifyTimer
 
 _WHY = "a search measures it"
 
@@ -33,8 +34,9 @@ class SerialExecutor:
     Called with the jobs of a batch, it gives back one evaluation a prompt, as soon as it is
     there: a kill loses one answer. Accept length and metric come from the same answer. The token
     loss of a row is that of its prompt and, where it has one, its first reference, in one pass
-    of the sparse target (scope `all`); that pass holds n x V logits in float32. Costs are not
-    measured here. `answered` counts the answers and losses so far.
+    of the sparse target (scope `all`); that pass holds n x V logits in float32. The costs of a
+    batch are timed together, after the rest (`VerifyTimer`). `answered` counts the answers and
+    losses so far, without the answers that were only timed.
     """
 
     def __init__(self, adapter: SpeculativeLM, task: TaskRequests) -> None:
@@ -45,13 +47,13 @@ class SerialExecutor:
         self.answered = 0
         self._jobs = adapter.jobs(task.requests)
         adapter.begin_run(self._jobs)
+        self._timer = VerifyTimer(adapter, self._jobs)
 
     def __call__(self, jobs: Sequence[Job]) -> Iterator[Evaluation]:
         for job in jobs:
-            if "cost" in job.want:
-                raise ValueError("the serial executor measures no costs; search with cost=layers")
             for prompt in job.prompts:
                 yield self._evaluate(job, prompt)
+        yield from self._timer(job.skip for job in jobs if "cost" in job.want)
 
     def limits(self) -> Limits:
         """What no answer can exceed: nodes of a draft tree a step, and the token limit.

@@ -20,6 +20,7 @@ from tss_bench.harness import TaskRequests
 from tss_bench.scoring.pooled import Pair, ratio
 from tss_bench.scoring.statistics import ratio_interval
 from tss_bench.search import (
+    COST_UNITS,
     EvaluationTable,
     Fingerprint,
     Rules,
@@ -54,6 +55,12 @@ class Found:
     @property
     def dense(self) -> Score:
         return self.result.dense or Score(self.space.dense)
+
+    def cost(self, score: Score) -> float | None:
+        """C of a set, in `COST_UNITS` of the rules; None for a set that was not timed."""
+        if self.rules.cost == "layers":
+            return self.space.layer_cost(score.skip)
+        return score.cost
 
 
 def metric_floor(dense: Score) -> str | None:
@@ -90,7 +97,7 @@ def results_table(found: Sequence[tuple[Found, EvaluationTable]]) -> str:
             str(one.result.best.skip),
             f"{one.result.best.skip.sparsity:.3f}",
             *figure_cells(one, table, one.result.best.skip),
-            f"{one.space.layer_cost(one.result.best.skip):.3f}",
+            _cost_text(one),
             f"{one.result.counts.evaluations} ({one.fresh})",
             _why(one),
         ]
@@ -167,8 +174,13 @@ def record(found: Found, fingerprint: Fingerprint, ledger: str) -> dict[str, Any
             "candidates": list(space.candidates),
             "budget": asdict(space.budget),
         },
-        "dense": {"accept": dense.accept, "metric": dense.metric},
-        "cost": space.layer_cost(result.best.skip),
+        "dense": {
+            "accept": dense.accept,
+            "metric": dense.metric,
+            "cost": found.cost(dense),
+        },
+        "cost": found.cost(result.best),
+        "cost_unit": COST_UNITS[found.rules.cost],
         "kept_dense": result.kept_dense,
         "reason": result.reason,
         "stopped": result.stopped,
@@ -200,6 +212,17 @@ def joined(before: DomainMap, found: Found, provenance: Mapping[str, Any]) -> Do
 
 def _config(score: Score) -> DomainConfig:
     return DomainConfig(score.skip, score.accept, score.metric)
+
+
+def _cost_text(found: Found) -> str:
+    """A share of layers as a plain number, a measured cost in ms and beside the dense one."""
+    cost, dense = found.cost(found.result.best), found.cost(found.dense)
+    if cost is None:
+        return ""
+    if found.rules.cost == "layers":
+        return f"{cost:.3f}"
+    beside = f" (dense {dense:.2f})" if found.result.best.skip and dense is not None else ""
+    return f"{cost:.2f} ms{beside}"
 
 
 def _why(found: Found) -> str:

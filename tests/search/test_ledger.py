@@ -266,4 +266,5 @@ def test_each_run_says_what_it_was(tmp_path: Path) -> None:
     assert note["strategy"] == "tss_beam"
     assert note["options"] == {"beam": "2"}
     assert note["rules"]["cost"] == "layers"
+    assert note["cost"] == "active / L"
     assert note["speed"] == "accept / cost stands for tokens per second"

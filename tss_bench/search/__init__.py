@@ -12,7 +12,15 @@ from tss_bench.search.asking import ask, decide, preset
 from tss_bench.search.driver import Executor, Progress, run_search, serial
 from tss_bench.search.ledger import Fingerprint, Ledger, LedgerError
 from tss_bench.search.registry import Option, Strategy, StrategyError, all_strategies, get
-from tss_bench.search.rules import Choice, Rules, choose, min_cost, pareto_front, triple_win
+from tss_bench.search.rules import (
+    COST_UNITS,
+    Choice,
+    Rules,
+    choose,
+    min_cost,
+    pareto_front,
+    triple_win,
+)
 from tss_bench.search.space import Budget, Limits, SearchSpace
 from tss_bench.search.table import EvaluationTable, Job
 from tss_bench.search.types import (
@@ -28,6 +36,7 @@ from tss_bench.search.types import (
 )
 
 __all__ = [
+    "COST_UNITS",
     "Budget",
     "BudgetExhausted",
     "Choice",

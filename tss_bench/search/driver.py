@@ -15,7 +15,7 @@ from typing import Any
 from tss_bench.search.ledger import Ledger
 from tss_bench.search.meter import Meter
 from tss_bench.search.registry import Strategy
-from tss_bench.search.rules import Rules, choose, explain
+from tss_bench.search.rules import COST_UNITS, Rules, choose, explain
 from tss_bench.search.space import SearchSpace
 from tss_bench.search.table import EvaluationTable, Job
 from tss_bench.search.types import (
@@ -138,6 +138,7 @@ class _Run:
                     "rules": asdict(self._rules),
                     "depth": self._space.depth,
                     "candidates": list(self._space.candidates),
+                    "cost": COST_UNITS[self._rules.cost],
                     "speed": "accept / cost stands for tokens per second",
                 }
             )

@@ -19,6 +19,8 @@ Choice = Literal["min_cost", "triple_win"]
 Cost = Literal["layers", "measured"]
 Tolerance = Literal["relative", "absolute"]
 
+COST_UNITS: dict[Cost, str] = {"layers": "active / L", "measured": "ms a verification step"}
+
 CLOSE = 1e-9
 """Relative difference below which two figures count as equal at a floor."""
 
