@@ -22,7 +22,7 @@ from model_adapters.prompts import Prompter, Request, fit_prompt
 from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.generate import DecodingOptions, Generation, generate
 from tss_bench.domains import SkipChoice
-from tss_bench.types import GeneratedText, GenerationStats, Scope, SkipSet
+from tss_bench.types import GeneratedText, Scope, SkipSet
 
 _WARM_UP_TOKENS = 8
 _WARM_UP_PROMPT = 64
@@ -89,21 +89,24 @@ class Answerer:
 
     def answer(self, job: Job) -> GeneratedText:
         """Answer every turn, each on top of the turns before."""
-        texts: list[str] = []
-        stats: list[GenerationStats] = []
-        emitted: list[tuple[int, ...]] = []
-        options = self._decoding_options(job)
+        turns: list[Generation] = []
+        options = self.decoding_options(job)
         for _ in job.request.turns:
-            ids, truncated = self._turn(job, texts)
+            ids, truncated = self._turn(job, [turn.text for turn in turns])
             done = self._generate(ids, job, options)
-            texts.append(done.text)
-            emitted.append(done.ids)
-            stats.append(dataclasses.replace(done.stats, prompt_truncated=truncated))
+            stats = dataclasses.replace(done.stats, prompt_truncated=truncated)
+            turns.append(dataclasses.replace(done, stats=stats))
             self.counts["turns"] += 1
             self.counts["prompt_truncated"] += truncated
             self.counts["limit_clamped"] += done.stats.limit_clamped
-        config = self._config(job.choice)
-        return GeneratedText(texts[-1], tuple(stats), tuple(texts), config, tuple(emitted))
+        return self.put_together(job, turns)
+
+    def put_together(self, job: Job, turns: Sequence[Generation]) -> GeneratedText:
+        """The answer that is made of these, one a turn."""
+        texts = tuple(turn.text for turn in turns)
+        stats = tuple(turn.stats for turn in turns)
+        emitted = tuple(turn.ids for turn in turns)
+        return GeneratedText(texts[-1], stats, texts, self._config(job.choice), emitted)
 
     def prompt_ids(self, job: Job, answers: Sequence[str] = ()) -> list[int]:
         """The ids of the turn after `answers` (none: the first), cut where they do not fit."""
@@ -143,7 +146,8 @@ class Answerer:
         skip = job.choice.skip
         return generate(self._target, self._drafter, ids, skip, options, self._tokenizer)
 
-    def _decoding_options(self, job: Job) -> DecodingOptions:
+    def decoding_options(self, job: Job) -> DecodingOptions:
+        """How the turns of a job are decoded."""
         return DecodingOptions(
             max_new_tokens=job.options.max_gen_toks,
             eos_ids=self._eos_ids,

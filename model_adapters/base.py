@@ -31,6 +31,7 @@ from model_adapters.prompts import Prompter, Request
 from model_adapters.skip_plan import native_plan, sparse_plan
 from tss_bench import __version__
 from tss_bench.decoding.drafters.base import Drafter
+from tss_bench.decoding.generate import DecodingOptions, Generation
 from tss_bench.decoding.target import Target
 from tss_bench.domains import SkipChoice, SkipController
 from tss_bench.types import GeneratedText, Scope, SkipSet
@@ -302,6 +303,14 @@ class SpeculativeLM(TemplateLM):
     def prompt_ids(self, job: Job, answers: Sequence[str] = ()) -> list[int]:
         """The ids that the turn after `answers` (none: the first) is answered from."""
         return self._answerer.prompt_ids(job, answers)
+
+    def decoding_options(self, job: Job) -> DecodingOptions:
+        """How the turns of a job are decoded."""
+        return self._answerer.decoding_options(job)
+
+    def put_together(self, job: Job, turns: Sequence[Generation]) -> GeneratedText:
+        """The answer to a job whose turns were decoded elsewhere."""
+        return self._answerer.put_together(job, turns)
 
     def _job(self, instance: Instance, repeat: int) -> Job:
         context, given = instance.args

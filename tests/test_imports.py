@@ -42,6 +42,7 @@ LAYERS = {
     "tss_bench.__main__": 3,
     "tss_bench.bench": 3,
     "tss_bench.bench_report": 3,
+    "tss_bench.batched_calibration": 3,
     "tss_bench.calibration": 3,
     "tss_bench.cli": 3,
     "tss_bench.fidelity": 3,
@@ -65,6 +66,7 @@ ONLY_IN = {
     "torch": {
         "model_adapters",
         "tss_bench.bench",
+        "tss_bench.batched_calibration",
         "tss_bench.calibration",
         "tss_bench.decoding",
         "tss_bench.fidelity_measure",

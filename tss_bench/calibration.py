@@ -1,6 +1,6 @@
-"""Measures skip sets on calibration rows: one prompt after the other, as `generate_until` does.
+"""What a skip set is worth on one calibration row; the plainest executor of a search.
 
-The serial executor of a search. Knows neither strategies nor files.
+Knows neither strategies nor files.
 
 May import: torch, model_adapters, tss_bench (layer L3 of the design).
 """
@@ -22,21 +22,19 @@ from tss_bench.harness import TaskRequests
 from tss_bench.scoring.pooled import request_pairs
 from tss_bench.search import Evaluation, Job, Limits
 from tss_bench.search.types import LossPair
-from tss_bench.types import SkipSet
+from tss_bench.types import GeneratedText, SkipSet
 from tss_bench.verify_timing import VerifyTimer
 
 _WHY = "a search measures it"
 
 
-class SerialExecutor:
-    """Decodes the rows of one task with one loaded adapter under any skip set.
+class CalibrationRows:
+    """The rows of one task for one loaded adapter, whose skip sets a search may choose freely.
 
-    Called with the jobs of a batch, it gives back one evaluation a prompt, as soon as it is
-    there: a kill loses one answer. Accept length and metric come from the same answer. The token
-    loss of a row is that of its prompt and, where it has one, its first reference, in one pass
-    of the sparse target (scope `all`); that pass holds n x V logits in float32. The costs of a
-    batch are timed together, after the rest (`VerifyTimer`). `answered` counts the answers and
-    losses so far, without the answers that were only timed.
+    Accept length and metric of a row come from the same answer. Its token loss is that of its
+    prompt and, where it has one, its first reference, in one pass of the sparse target (scope
+    `all`); that pass holds n x V logits in float32. `answered` counts the answers and losses so
+    far, without the answers that were only timed.
     """
 
     def __init__(self, adapter: SpeculativeLM, task: TaskRequests) -> None:
@@ -48,12 +46,6 @@ class SerialExecutor:
         self._jobs = adapter.jobs(task.requests)
         adapter.begin_run(self._jobs)
         self._timer = VerifyTimer(adapter, self._jobs)
-
-    def __call__(self, jobs: Sequence[Job]) -> Iterator[Evaluation]:
-        for job in jobs:
-            for prompt in job.prompts:
-                yield self._evaluate(job, prompt)
-        yield from self._timer(job.skip for job in jobs if "cost" in job.want)
 
     def limits(self) -> Limits:
         """What no answer can exceed: nodes of a draft tree a step, and the token limit.
@@ -67,22 +59,28 @@ class SerialExecutor:
         )
         return Limits(max_accept=widest, max_emitted=max(1, emitted))
 
-    def _evaluate(self, job: Job, prompt: int) -> Evaluation:
+    def _sparse(self, skip: SkipSet, prompt: int) -> AnswerJob:
+        """The row as a job under this skip set."""
         base = self._jobs[prompt]
-        choice = replace(base.choice, skip=job.skip, why=_WHY)
-        sparse = replace(base, choice=choice)
+        return replace(base, choice=replace(base.choice, skip=skip, why=_WHY))
+
+    def _evaluation(self, wanted: Job, prompt: int, answer: GeneratedText | None) -> Evaluation:
+        """What the answer to a row is worth, and its loss if wanted; None where none was asked."""
         found: dict[str, Any] = {}
-        if job.want & {"accept", "metric"}:
-            answer = self._adapter.answer(sparse)
+        if answer is not None:
             emitted, steps = request_pairs(answer.stats)["accept_len"]
             found["accept"] = ((int(emitted), int(steps)),)
             metrics = self._task.task.process_results(self._doc(prompt), [answer])
             value = metrics.get(self._metric)
             found["metric"] = (None if value is None else float(value),)
-        if "loss" in job.want:
-            found["loss"] = (self._loss(sparse, prompt),)
+        if "loss" in wanted.want:
+            found["loss"] = (self._loss(self._sparse(wanted.skip, prompt), prompt),)
         self.answered += len(found.keys() & {"accept", "loss"})
-        return Evaluation(job.skip, (prompt,), **found)
+        return Evaluation(wanted.skip, (prompt,), **found)
+
+    def _costs(self, jobs: Sequence[Job]) -> Iterator[Evaluation]:
+        """The costs that these jobs want, timed together (`VerifyTimer`)."""
+        yield from self._timer(job.skip for job in jobs if "cost" in job.want)
 
     def _loss(self, job: AnswerJob, prompt: int) -> LossPair:
         ids = self._adapter.prompt_ids(job) + self._reference_ids(prompt)
@@ -103,6 +101,29 @@ class SerialExecutor:
     def _doc(self, prompt: int) -> Mapping[str, Any]:
         doc: Mapping[str, Any] = self._task.requests[prompt].doc
         return doc
+
+
+class SerialExecutor(CalibrationRows):
+    """Decodes one row after the other, as `generate_until` does.
+
+    Called with the jobs of a batch, it gives back one evaluation a prompt, as soon as it is
+    there: a kill loses one answer. The costs of a batch are timed together, after the rest.
+    """
+
+    def __call__(self, jobs: Sequence[Job]) -> Iterator[Evaluation]:
+        for job in jobs:
+            for prompt in job.prompts:
+                decoded = needs_answer(job)
+                sparse = self._sparse(job.skip, prompt)
+                yield self._evaluation(
+                    job, prompt, self._adapter.answer(sparse) if decoded else None
+                )
+        yield from self._costs(jobs)
+
+
+def needs_answer(job: Job) -> bool:
+    """Whether a job asks for what only an answer tells."""
+    return bool(job.want & {"accept", "metric"})
 
 
 def metric_name(task: TaskRequests) -> str | None:

@@ -118,21 +118,21 @@ def test_a_replay_equals_decoding_with_the_drafter(
     head = tiny.eagle_head(data.draw(st.sampled_from([None, 16])))
     drafter = Eagle(head, target, template if static else shape)
     asked = [(prompt, skip, options(limit, scope, stop=stop)) for prompt, skip, limit in drawn]
-    known = trajectories(family, asked)
+    prompts, known = trajectories(family, asked)
     if static:
-        for one, row in zip(known, asked, strict=True):
+        for one, prompt, row in zip(known, prompts, asked, strict=True):
             own = drafter.fork()
-            own.begin(one.prompt.for_drafter(target))
+            own.begin(prompt.for_drafter(target))
             same(replay(own, one, target, tiny.tokenizer()), family, drafter, row)
         return
-    starts = [HeadPrompt.read(drafter.fork(), one.prompt.for_drafter(target)) for one in known]
+    starts = [HeadPrompt.read(drafter.fork(), one.for_drafter(target)) for one in prompts]
     found = dict(replay_eagle(drafter, known, starts, target, tiny.tokenizer()))
     assert sorted(found) == list(range(len(asked)))
     for place, row in enumerate(asked):
         same(found[place], family, drafter, row)
 
 
-def trajectories(family: str, asked: Sequence[tuple]) -> list[Trajectory]:
+def trajectories(family: str, asked: Sequence[tuple]) -> tuple[list[ReadPrompt], list[Trajectory]]:
     made = requests(family, asked, Recorder())
     answers = together(family, made, rows=4)
     known = []
@@ -140,5 +140,7 @@ def trajectories(family: str, asked: Sequence[tuple]) -> list[Trajectory]:
         assert isinstance(request.drafter, Recorder)
         kept = request.drafter.features
         features = torch.cat(kept) if kept else request.prompt.features[:0]
-        known.append(Trajectory(request.prompt, tuple(answer.ids), features, request.options))
-    return known
+        known.append(
+            Trajectory(len(request.prompt.ids), tuple(answer.ids), features, request.options)
+        )
+    return [request.prompt for request in made], known

@@ -70,9 +70,7 @@ def partial_attention(
     [B, kv_heads, m, D] and the float32 log-sum-exp [B, kv_heads, m] of the scores.
     """
     if query.device.type == "cpu":
-        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        mixed, lse = flash(query, keys, values, attn_mask=mask)
-        return mixed, lse
+        return _flash_on_cpu(query, keys, values, mask)
     scores = (query @ keys.transpose(-1, -2)).float() * query.shape[-1] ** -0.5
     if mask is not None:
         scores = scores + mask
@@ -80,7 +78,23 @@ def partial_attention(
     return (scores - lse.unsqueeze(-1)).exp().to(values.dtype) @ values, lse
 
 
+def _flash_on_cpu(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Fills up the queries to a multiple of 4: the kernel rounds blocks of fewer differently, so
+    a row's result would depend on how many rows there are."""
+    queries = query.shape[2]
+    if missing := -queries % 4:
+        query = F.pad(query, (0, 0, 0, missing))
+        mask = None if mask is None else F.pad(mask, (0, 0, 0, missing))
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    mixed, lse = flash(query, keys, values, attn_mask=mask)
+    return mixed[:, :, :queries], lse[:, :, :queries]
+
+
 def merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
     """What attention over the keys of both parts gives (the identity behind FlashAttention)."""
-    share = torch.sigmoid(first[1] - second[1]).unsqueeze(-1)
+    # In double precision: float32 rounds differently where a vector unit is not filled, so a
+    # row's share would depend on its place.
+    share = torch.sigmoid((first[1] - second[1]).double()).float().unsqueeze(-1)
     return torch.lerp(second[0].float(), first[0].float(), share).to(first[0].dtype)

@@ -176,9 +176,10 @@ def _forward_trees(
 ) -> Tensor:
     """Hidden states [B, n, H] of the nodes of one tree a row, filled up to the largest tree.
 
-    A filling node sees itself alone.
+    A filling node sees itself alone. There are always two nodes: a product with one row of
+    hidden states is rounded differently, so an answer would depend on having company.
     """
-    width = max(map(len, trees))
+    width = max(2 if len(trees) == 1 else 1, *map(len, trees))
     ids = torch.zeros(len(trees), width, dtype=torch.long)
     depths = torch.zeros(len(trees), width, dtype=torch.long)
     among = torch.eye(width, dtype=torch.bool).repeat(len(trees), 1, 1)

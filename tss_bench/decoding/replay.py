@@ -23,7 +23,6 @@ from tss_bench.decoding.drafters.eagle import Eagle
 from tss_bench.decoding.drafters.eagle_rows import EagleRows, HeadPrompt
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.generate import DecodingOptions, max_depth, new_answer
-from tss_bench.decoding.lockstep import ReadPrompt
 from tss_bench.decoding.target import Target
 from tss_bench.decoding.tree import DraftTree
 from tss_bench.decoding.verify import Acceptance
@@ -50,7 +49,7 @@ class Trajectory:
     no plain answer knows.
     """
 
-    prompt: ReadPrompt
+    prompt_tokens: int
     ids: tuple[int, ...]
     features: Tensor
     options: DecodingOptions
@@ -81,12 +80,12 @@ class Trajectory:
     def depth(self, answer: Answer, target: Target) -> int:
         """Deepest draft of use behind the ids that `answer` has."""
         emitted = len(answer.ids)
-        past = len(self.prompt.ids) + emitted - 1
+        past = self.prompt_tokens + emitted - 1
         return max_depth(self.options, emitted, past, target.context_length)
 
     def begin(self, target: Target, tokenizer: PreTrainedTokenizerBase) -> Answer:
         """The answer with its first id alone."""
-        answer = new_answer(self.options, target.context_length - len(self.prompt.ids), tokenizer)
+        answer = new_answer(self.options, target.context_length - self.prompt_tokens, tokenizer)
         if answer.stop is None:
             answer.append_first(self.ids[0])
         return answer

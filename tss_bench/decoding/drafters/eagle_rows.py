@@ -100,7 +100,7 @@ class EagleRows:
         # A node behind `wanted` better ones of its level is in no tree, nor is what grows on it.
         self._top_k = min(drafter.tree.top_k, self._wanted)
         self._features = torch.stack([start.feature for start in starts])
-        behind = max(self._tree.depth * self._top_k, self._tree.depth + 2)
+        behind = 2 + self._tree.depth * self._top_k
         self._cache = BatchCache(
             num_layers=1,
             kv_heads=drafter.head.config.num_key_value_heads,
@@ -128,7 +128,7 @@ class EagleRows:
     def observe(self, steps: Sequence[Step]) -> None:
         """Run the head over what the last step of each row emitted."""
         counts = [len(step.accepted) for step in steps]
-        width = max(counts)
+        width = max(2 if len(steps) == 1 else 1, *counts)
         features = self._features.new_zeros(len(steps), width, self._features.shape[-1])
         ids = torch.zeros(len(steps), width, dtype=torch.long)
         for row, (step, count) in enumerate(zip(steps, counts, strict=True)):
