@@ -49,6 +49,8 @@ LAYERS = {
     "tss_bench.fidelity_measure": 3,
     "tss_bench.fidelity_report": 3,
     "tss_bench.harness": 3,
+    "tss_bench.map_report": 3,
+    "tss_bench.packaged_maps": 3,
     "tss_bench.search_command": 3,
     "tss_bench.search_plan": 3,
     "tss_bench.search_report": 3,

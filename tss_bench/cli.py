@@ -10,13 +10,13 @@ May import: anything of tss_bench (layer L3 of the design).
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tss_bench import __version__
+from tss_bench.map_report import add_show_arguments, list_maps, show_map
 
 ERROR_CODE = 2
 TRACEBACK_FLAG = "--traceback"
@@ -137,34 +137,17 @@ def _show_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("domain", nargs="?", help="one domain; all of them without it")
 
 
-def list_maps(args: argparse.Namespace) -> None:
-    """Print the packaged domain maps, one a line."""
-    from tss_bench.domains import DomainMap, packaged_maps
+def _make_maps_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import packaged_maps
 
-    for name in packaged_maps():
-        found = DomainMap.load(name)
-        print(f"{name:<45}{found.model}, {found.drafter}, {found.num_layers} layers")
+    packaged_maps.add_arguments(parser)
 
 
-def show_map(args: argparse.Namespace) -> None:
-    """Print what a domain map is for and the skip set of each of its domains."""
-    from tss_bench.domains import DomainMap
+def make_maps(args: argparse.Namespace) -> None:
+    """All packaged maps of a target, see tss_bench.packaged_maps."""
+    from tss_bench import packaged_maps
 
-    found = DomainMap.load(args.map)
-    if args.json:
-        print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
-        return
-    print(f"model     {found.model} ({found.num_layers} layers)")
-    print(f"drafter   {found.drafter}")
-    print(f"scope     {found.scope}")
-    print(f"protocol  {found.protocol}")
-    for domain, config in found.domains.items():
-        print(f"{domain:<20}skip {config.skip!s:<24}{config.sparsity:6.1%} of the layers")
-
-
-def _show_map_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("map", help="a packaged map's name (tss-bench domains list) or a file")
-    parser.add_argument("--json", action="store_true", help="the map itself, to start one from")
+    packaged_maps.run(args)
 
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
@@ -305,7 +288,14 @@ COMMANDS = (
         _generate_data_arguments,
     ),
     Command("domains", "list", "the packaged domain maps", list_maps),
-    Command("domains", "show", "what a domain map says", show_map, _show_map_arguments),
+    Command("domains", "show", "what a domain map says", show_map, add_show_arguments),
+    Command(
+        "domains",
+        "make",
+        "search all packaged maps of a target: every drafter, strategy and task",
+        make_maps,
+        _make_maps_arguments,
+    ),
     Command("search", "", GROUPS["search"], search, _search_arguments),
     Command("bench", "engine", "our decoding against Hugging Face", bench_engine, _bench_arguments),
     Command(

@@ -229,10 +229,10 @@ def packaged_maps() -> tuple[str, ...]:
 def find_packaged(model: str, drafter: str) -> tuple[str, DomainMap] | None:
     """Name and map of the packaged map of this pair, None where there is none.
 
-    The `published/` maps are never found this way: they are chosen by name only.
+    Maps in a folder, such as `published/`, are never found this way: they are chosen by name only.
     """
     for name in packaged_maps():
-        if name.startswith("published/"):
+        if "/" in name:
             continue
         found = DomainMap.load(name)
         if _same_model(found.model, model) and found.drafter == drafter:

@@ -77,7 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="the domain map (.json), written or updated")
     parser.add_argument("--ledger", type=Path, help="folder of the ledgers (default beside --out)")
     parser.add_argument(
-        "--by", default="domain", choices=("domain", "task"), help="name of a set in the map"
+        "--by",
+        default="domain",
+        choices=("domain", "task", "form"),
+        help="name of a set in the map (form: the domain, but the task of a few-shot form)",
     )
     parser.add_argument("--limit", type=int, help="calibration rows a task (default all)")
     _add_rules(parser)

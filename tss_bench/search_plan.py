@@ -254,18 +254,27 @@ def _tasks(args: argparse.Namespace, adapter: SpeculativeLM) -> list[TaskRequest
 
 
 def _keys(tasks: Sequence[TaskRequests], by: str) -> list[str]:
-    """The name of each task's set in the map. Raises ValueError for one name for two tasks."""
-    if by == "task":
-        return [task.name for task in tasks]
-    keys = [_domain_name(task) for task in tasks]
+    """The name of each task's set in the map. Raises ValueError for one name for two tasks.
+
+    `by` form names the sets of completion prompts by their tasks, so that they stand beside those
+    of the chat form in one map.
+    """
+    keys = [
+        task.name if by == "task" or (by == "form" and _is_completion(task)) else _domain_name(task)
+        for task in tasks
+    ]
     for key, count in Counter(keys).items():
         if count > 1:
             same = [task.name for task, one in zip(tasks, keys, strict=True) if one == key]
             raise ValueError(
                 f"{' and '.join(same)} are of one domain, {key}; take one of them, or store a set "
-                f"a task with --by task"
+                f"a task with --by task, or few-shot forms beside chat forms with --by form"
             )
     return keys
+
+
+def _is_completion(task: TaskRequests) -> bool:
+    return bool(task.requests[0].doc.get("prompt_style") == "completion")
 
 
 def _domain_name(task: TaskRequests) -> str:

@@ -19,6 +19,7 @@ from tss_bench.search import (
     Evaluation,
     Job,
     Limits,
+    Progress,
     Rules,
     SearchResult,
     SearchSpace,
@@ -365,3 +366,36 @@ def test_options_out_of_range_are_refused_before_any_work(name: str, options: An
     with pytest.raises(ValueError, match="must"):
         run_table(name, table, vicuna(), **options)
     assert not table.asked
+
+
+def planned_of(surface: Surface, rules: Rules, beam: int, **settings: int) -> tuple[list[int], int]:
+    """What tss_beam announces from step to step, and how many sets it asks for in the end."""
+    told: list[Progress] = []
+    result = run_search(
+        get("tss_beam"),
+        surface.space(**settings),
+        rules,
+        serial(surface.evaluate),
+        options={"beam": beam},
+        progress=told.append,
+    )
+    return [now.planned for now in told if now.planned is not None], result.counts.evaluations
+
+
+@settings(max_examples=40, deadline=None)
+@given(SURFACES, RULES, st.integers(1, 3))
+def test_a_beam_never_asks_for_more_sets_than_it_announced(
+    surface: Surface, rules: Rules, beam: int
+) -> None:
+    planned, asked = planned_of(surface, rules, beam, depth=surface.num_layers)
+    assert planned == sorted(planned, reverse=True)
+    assert asked <= planned[-1]
+
+
+def test_the_bound_of_a_beam_is_counted_by_hand() -> None:
+    planned, _ = planned_of(Surface(1, 6, 2), Rules(), 2, early=2, depth=3)
+    # Dense, four singles; 2 x 3 pairs, of which there are six; 2 x 2 triples, all four.
+    assert planned[0] == 1 + 4 + 6 + 4
+    planned, _ = planned_of(Surface(1, 6, 2), Rules(), 1, depth=3)
+    # One set grows by five layers, then one by four.
+    assert planned[0] == 1 + 6 + 5 + 4

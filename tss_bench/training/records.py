@@ -1,4 +1,4 @@
-"""Where trained weights come from: settings as flags, the command that gives them again, commit.
+"""Where weights and maps come from: settings as flags, the command that gives them again, commit.
 
 May import: the standard library only.
 """
@@ -39,14 +39,15 @@ def command_line(
     args: argparse.Namespace,
     places: Collection[str] = PLACES,
 ) -> str:
-    """The command that gives the same weights again, without the places of this machine."""
+    """The command that gives the same outcome again, without the places of this machine."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     words = [f"tss-bench {name}", "--out OUT"]
     for action in parser._actions:
         value = getattr(args, action.dest, action.default)
         if action.dest not in places and value != action.default:
-            words.append(f"{action.option_strings[0]} {value}")
+            flag = action.option_strings[0]
+            words.append(flag if action.nargs == 0 else f"{flag} {value}")
     if getattr(args, "data", None) is not None:
         words.append("--data" + " DATA" * len(args.data))
     return " ".join(words)

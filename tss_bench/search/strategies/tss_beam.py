@@ -5,6 +5,7 @@ May import: the standard library, tss_bench.types and tss_bench.search (layer L1
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Generator, Sequence
 
@@ -28,7 +29,9 @@ def tss_beam(
     """
     if beam < 1:
         raise ValueError(f"beam must be at least 1, got {beam}")
-    dense, *level = [one.score() for one in (yield Query([space.dense, *space.singles()], BOTH))]
+    first = [space.dense, *space.singles()]
+    planned = len(first) + _most(space, beam, 2)
+    dense, *level = [one.score() for one in (yield Query(first, BOTH, planned=planned))]
     rules.check_dense(dense)
     tried = [*level]
     for depth in range(2, space.depth + 1):
@@ -36,12 +39,21 @@ def tss_beam(
         best = (yield from _ranked(dense, grown))[:beam]
         if not best:
             break
-        answered = yield from ask(Query(_extensions(space, best), BOTH))
+        sets = _extensions(space, best)
+        planned = 1 + len(tried) + len(sets) + _most(space, beam, depth + 1)
+        answered = yield from ask(Query(sets, BOTH, planned=planned))
         if answered is None:
             return (yield from decide(choice, rules, dense, tried, stopped_before(depth)))
         level = answered
         tried += level
     return (yield from decide(choice, rules, dense, tried))
+
+
+def _most(space: SearchSpace, beam: int, first: int) -> int:
+    """Sets that the depths from `first` on can have: each of `beam` sets grows by every layer."""
+    layers = len(space.candidates)
+    depths = range(first, space.depth + 1)
+    return sum(min(math.comb(layers, k), beam * (layers - k + 1)) for k in depths)
 
 
 def _extensions(space: SearchSpace, sets: Sequence[Score]) -> list[SkipSet]:
