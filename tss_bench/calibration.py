@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional as F
@@ -25,6 +25,19 @@ from tss_bench.search.types import LossPair
 from tss_bench.types import SkipSet
 
 _WHY = "a search measures it"
+
+
+class Evaluator(Protocol):
+    """The executor of one task: `search.Executor`, what it can exceed, and what it has done.
+
+    `answered` counts the answers and losses so far.
+    """
+
+    answered: int
+
+    def __call__(self, jobs: Sequence[Job]) -> Iterator[Evaluation]: ...
+
+    def limits(self) -> Limits: ...
 
 
 class SerialExecutor:
@@ -101,6 +114,11 @@ class SerialExecutor:
     def _doc(self, prompt: int) -> Mapping[str, Any]:
         doc: Mapping[str, Any] = self._task.requests[prompt].doc
         return doc
+
+
+def make_evaluator(adapter: SpeculativeLM, task: TaskRequests) -> Evaluator:
+    """What evaluates the rows of a task in this process, with a loaded adapter."""
+    return SerialExecutor(adapter, task)
 
 
 def metric_name(task: TaskRequests) -> str | None:
