@@ -19,10 +19,10 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
-from tss_bench import __version__
-from tss_bench.calibration import SerialExecutor
+from tss_bench import __version__, executors
+from tss_bench.calibration import Evaluator
 from tss_bench.domains import DomainMap
-from tss_bench.harness import load_adapters
+from tss_bench.executors import Evaluators
 from tss_bench.search import (
     COST_UNITS,
     Budget,
@@ -84,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", type=int, help="calibration rows a task (default all)")
     _add_rules(parser)
+    executors.add_arguments(parser)
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument(
         "--ablate-singles",
@@ -137,6 +138,7 @@ def run(args: argparse.Namespace) -> None:
     if args.strategy == "list":
         print(strategies_table(all_strategies()))
         return
+    ray = executors.settings(args)
     plan = prepare(args)
     if plan.out is not None:
         _require_place(plan.out)
@@ -146,12 +148,12 @@ def run(args: argparse.Namespace) -> None:
             stack.enter_context(Ledger(domain.ledger, domain.fingerprint, layers))
             for domain in plan.domains
         ]
-        load_adapters({args.model: plan.adapter})
-        print(headline(plan, args), flush=True)
+        evaluators = stack.enter_context(executors.evaluators(plan, ray))
+        print(headline(plan, args, evaluators.place), flush=True)
         found: Listed = []
         for domain, ledger in zip(plan.domains, ledgers, strict=True):
             print(_announcement(plan, domain, args), flush=True)
-            found += _domain(plan, domain, ledger, args)
+            found += _domain(plan, domain, ledger, evaluators, args)
     print(_table(args)(found))
     if plan.out is not None:
         print(f"written: {plan.out} (use it with --model_args domain_map={plan.out})")
@@ -167,12 +169,12 @@ def _require_place(out: Path) -> None:
         raise ValueError(f"--out {out}: its folder cannot be written to; give another --out")
 
 
-def headline(plan: SearchPlan, args: argparse.Namespace) -> str:
+def headline(plan: SearchPlan, args: argparse.Namespace, place: str) -> str:
     """What every figure below it depends on."""
     adapter = plan.adapter
     return (
         f"tss_bench {__version__}: {adapter.info.id} {adapter.info.revision[:12]} with drafter "
-        f"{adapter.drafter_id}; {adapter.dtype} on {adapter.device}; scope {adapter.scope}, "
+        f"{adapter.drafter_id}; {place}; scope {adapter.scope}, "
         f"protocol {adapter.arguments.protocol}; calibration rows; "
         f"{'absolute' if args.absolute else 'relative'} tolerance {plan.rules.eps}, tau "
         f"{plan.rules.tau}; cost: {COST_UNITS[plan.rules.cost]}"
@@ -198,10 +200,15 @@ def _table(args: argparse.Namespace) -> Callable[[Listed], str]:
 
 
 def _domain(
-    plan: SearchPlan, domain: DomainPlan, ledger: Ledger, args: argparse.Namespace
+    plan: SearchPlan,
+    domain: DomainPlan,
+    ledger: Ledger,
+    evaluators: Evaluators,
+    args: argparse.Namespace,
 ) -> Listed:
     """The results of one domain; the map has them when this returns."""
-    search = _DomainSearch(plan, domain, ledger, accept_alone=args.accept_alone)
+    executor = evaluators.make(domain.task)
+    search = _DomainSearch(plan, domain, ledger, executor, accept_alone=args.accept_alone)
     try:
         if args.ablate_singles:
             return [(search.run(each_layer, plan.rules), ledger.table)]
@@ -240,10 +247,16 @@ class _DomainSearch:
     """One task with its executor; the dense set is measured first and decides about the metric."""
 
     def __init__(
-        self, plan: SearchPlan, domain: DomainPlan, ledger: Ledger, *, accept_alone: bool
+        self,
+        plan: SearchPlan,
+        domain: DomainPlan,
+        ledger: Ledger,
+        executor: Evaluator,
+        *,
+        accept_alone: bool,
     ) -> None:
         self._domain, self._ledger, self._accept_alone = domain, ledger, accept_alone
-        self._executor = SerialExecutor(plan.adapter, domain.task)
+        self._executor = executor
         self._space = replace(domain.space, limits=self._executor.limits())
         free = replace(self._space, budget=Budget())
         first = self._follow(dense_alone, free, replace(plan.rules, cost="layers"), {})

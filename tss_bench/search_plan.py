@@ -68,9 +68,14 @@ class DomainPlan:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """A checked search; `sweep` holds the rules of `--sweep-tolerance`, loosest first."""
+    """A checked search; `sweep` holds the rules of `--sweep-tolerance`, loosest first.
+
+    `arguments` are those the adapter was made from; `limit` is the number of rows a task.
+    """
 
     adapter: SpeculativeLM
+    arguments: Mapping[str, Any]
+    limit: int | None
     strategy: Strategy
     options: Mapping[str, Any]
     rules: Rules
@@ -91,13 +96,16 @@ def prepare(args: argparse.Namespace) -> SearchPlan:
     rules = _rules(args)
     sweep = tuple(replace(rules, eps=eps) for eps in _tolerances(args.sweep_tolerance))
     out, ledgers = _places(args)
-    adapter = _adapter(args)
+    arguments = _adapter_arguments(args)
+    adapter = prepare_adapters([args.model], arguments)[args.model]
     space = _space(args, strategy, adapter.info.num_layers)
     if out is not None and out.exists():
         check_map(DomainMap.load(out.absolute()), adapter, out)
     tasks = _tasks(args, adapter)
     return SearchPlan(
         adapter,
+        arguments,
+        args.limit,
         strategy,
         options,
         rules,
@@ -206,8 +214,8 @@ def _places(args: argparse.Namespace) -> tuple[Path | None, Path]:
     return (None if only_shows else args.out), ledgers
 
 
-def _adapter(args: argparse.Namespace) -> SpeculativeLM:
-    """The prepared adapter; ValueError for one without skip sets and for bad arguments."""
+def _adapter_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """Those of the adapter, by name; ValueError for one without skip sets and for our own flags."""
     sparse = [name for name, adapter in ADAPTERS.items() if adapter.sparse]
     if args.model not in sparse:
         fault = "--model is missing" if args.model is None else f"no model {args.model!r} here"
@@ -218,7 +226,7 @@ def _adapter(args: argparse.Namespace) -> SpeculativeLM:
     if given.get("state", "request") != "request":
         raise ValueError("state=run makes answers depend on their order; use state=request")
     shared = {"scope": args.scope, "protocol": args.protocol, "skip_layers": "dense"}
-    return prepare_adapters([args.model], {**given, **shared})[args.model]
+    return {**given, **shared}
 
 
 def _space(args: argparse.Namespace, strategy: Strategy, layers: int) -> SearchSpace:

@@ -159,7 +159,7 @@ class Ledger:
         mine = self._header()
         changed = [
             f"{name} was {old}, now is {new}"
-            for name, old, new in _differences(
+            for name, old, new in differences(
                 {"num_layers": header.get("num_layers"), **header.get("parts", {})},
                 {"num_layers": mine["num_layers"], **mine["parts"]},
             )
@@ -229,12 +229,12 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8") + b"\n"
 
 
-def _differences(old: object, new: object, name: str = "") -> Iterator[tuple[str, str, str]]:
+def differences(old: object, new: object, name: str = "") -> Iterator[tuple[str, str, str]]:
     """Dotted name, old and new value of every leaf in which two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
             inner = f"{name}.{key}" if name else str(key)
-            yield from _differences(old.get(key), new.get(key), inner)
+            yield from differences(old.get(key), new.get(key), inner)
     elif old != new:
         yield name, _shown(old), _shown(new)
 
