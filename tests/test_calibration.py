@@ -25,7 +25,7 @@ from tests.model_adapters.conftest import (
     make_tokenizer,
     save_model,
 )
-from tss_bench.calibration import SerialExecutor, metric_name
+from tss_bench.calibration import SequentialEvaluator, metric_name
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.harness import TaskRequests
 from tss_bench.scoring.pooled import request_pairs
@@ -90,7 +90,7 @@ def test_an_evaluation_is_that_of_the_same_adapter_with_the_set_given(
 ) -> None:
     task = task_of(row("a", "Who?"), row("b", "First?", "And then?"), row("c", "When?"))
     (answers,) = (build(skip_layers="1").generate_until(task.requests, disable_tqdm=True),)
-    executor = SerialExecutor(build(), task)
+    executor = SequentialEvaluator(build(), task)
     found = list(executor([Job(SKIP, BOTH, (0, 2)), Job(SKIP, BOTH, (1,))]))
     assert [(one.skip, one.prompts) for one in found] == [(SKIP, (0,)), (SKIP, (2,)), (SKIP, (1,))]
     for one, place in zip(found, (0, 2, 1), strict=True):
@@ -103,7 +103,7 @@ def test_an_evaluation_is_that_of_the_same_adapter_with_the_set_given(
 
 
 def test_a_row_without_reference_has_no_metric(build: Callable[..., SpeculativeLM]) -> None:
-    executor = SerialExecutor(build(), task_of(row("a", "Who?", references=())))
+    executor = SequentialEvaluator(build(), task_of(row("a", "Who?", references=())))
     (one,) = executor([Job(SKIP, BOTH, (0,))])
     assert one.metric == (None,)
     assert one.accept is not None
@@ -123,7 +123,7 @@ def test_the_loss_is_that_of_prompt_and_first_reference(
     model: Path, build: Callable[..., SpeculativeLM], style: str, references: Any, text: str
 ) -> None:
     doc = {**row("a", "Who?", references=references), "prompt_style": style}
-    executor = SerialExecutor(build(), task_of(doc))
+    executor = SequentialEvaluator(build(), task_of(doc))
     dense = SkipSet.dense(LAYERS)
     (one,) = executor([Job(dense, frozenset({"loss"}), (0,))])
     tokenizer: PreTrainedTokenizerFast = make_tokenizer()
@@ -145,7 +145,7 @@ def test_limits_are_never_exceeded_by_their_own_answers(
 ) -> None:
     docs = (row("a", "Who?"), row("b", "First?", "And then?"))
     for protocol, emitted in (("strict", 2 * 7), ("paper", 2 * (7 + 4))):
-        executor = SerialExecutor(build(tree=small_tree, protocol=protocol), task_of(*docs))
+        executor = SequentialEvaluator(build(tree=small_tree, protocol=protocol), task_of(*docs))
         limits = executor.limits()
         # The tree has four drafts, an answer eight ids, of which the prefill gives one.
         assert (limits.max_accept, limits.max_emitted) == (5, emitted)
@@ -157,7 +157,7 @@ def test_limits_are_never_exceeded_by_their_own_answers(
 def test_costs_are_timed_after_the_rest_and_count_as_no_answers(
     build: Callable[..., SpeculativeLM],
 ) -> None:
-    executor = SerialExecutor(build(), task_of(row("a", "Who?")))
+    executor = SequentialEvaluator(build(), task_of(row("a", "Who?")))
     dense = SkipSet.dense(LAYERS)
     jobs = [Job(skip, frozenset({"cost"}), ()) for skip in (dense, SKIP)]
     jobs.append(Job(SKIP, BOTH, (0,)))
@@ -177,5 +177,5 @@ def test_eagle_is_measured_too(model: Path, eagle_head: Path) -> None:
     )
     task = task_of(row("a", "Who?"))
     (answer,) = adapter.generate_until(task.requests, disable_tqdm=True)
-    (one,) = SerialExecutor(adapter, task)([Job(SkipSet.of([0], LAYERS), BOTH, (0,))])
+    (one,) = SequentialEvaluator(adapter, task)([Job(SkipSet.of([0], LAYERS), BOTH, (0,))])
     assert one.accept == (request_pairs(answer.stats)["accept_len"],)

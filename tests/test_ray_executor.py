@@ -26,7 +26,7 @@ from lm_eval.tasks import TaskManager
 from model_adapters.base import SpeculativeLM
 from tests.model_adapters.conftest import LAYERS, TEMPLATE, make_request, make_row, save_model
 from tss_bench import executors, harness, ray_executor, ray_worker, search_command, search_plan
-from tss_bench.calibration import SerialExecutor
+from tss_bench.calibration import SequentialEvaluator
 from tss_bench.domains import DomainMap
 from tss_bench.harness import TaskRequests, load_adapters, prepare_adapters
 from tss_bench.ray_executor import (
@@ -114,16 +114,16 @@ def recipe(model: Path, fault: Path) -> RowsRecipe:
 
 
 @pytest.fixture(scope="module")
-def serial(recipe: RowsRecipe) -> SerialExecutor:
+def serial(recipe: RowsRecipe) -> SequentialEvaluator:
     adapter, (task,) = recipe.prepare()
     load_adapters({recipe.model: adapter})
-    return SerialExecutor(adapter, task)
+    return SequentialEvaluator(adapter, task)
 
 
 @pytest.fixture(scope="module")
 def prints(recipe: RowsRecipe) -> dict[str, Fingerprint]:
     adapter, (task,) = recipe.prepare()
-    return {TASK: fingerprint(adapter, task)}
+    return {TASK: fingerprint(adapter, task, "batched")}
 
 
 # Actors that live in this process.
@@ -318,7 +318,7 @@ def test_limits_are_those_of_an_actor_that_lives() -> None:
 
 
 def test_a_worker_gives_what_the_serial_executor_gives(
-    recipe: RowsRecipe, serial: SerialExecutor, prints: dict[str, Fingerprint]
+    recipe: RowsRecipe, serial: SequentialEvaluator, prints: dict[str, Fingerprint]
 ) -> None:
     worker = Worker(recipe, prints, 1, str(Path.cwd()))
     assert str(worker.load()) == "float32 on cpu"
@@ -381,7 +381,7 @@ def test_a_recipe_makes_the_rows_of_the_plan(
     recipe = Recipe(plan.adapter.name, plan.arguments, (TASK,), plan.limit)
     adapter, (task,) = recipe.prepare()
     (domain,) = plan.domains
-    assert fingerprint(adapter, task) == domain.fingerprint
+    assert fingerprint(adapter, task, "batched") == domain.fingerprint
     assert len(task.requests) == 2
 
 
@@ -557,7 +557,7 @@ def in_order(found: Sequence[Evaluation]) -> list[Evaluation]:
 @needs_ray
 @pytest.mark.slow
 def test_two_actors_give_what_serial_gives_though_one_dies(
-    pool: RayPool, serial: SerialExecutor, fault: Path
+    pool: RayPool, serial: SequentialEvaluator, fault: Path
 ) -> None:
     executor = pool.executor(TASK)
     assert str(pool.place) == "float32 on cpu"

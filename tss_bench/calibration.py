@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -103,7 +103,7 @@ class CalibrationRows:
         return doc
 
 
-class SerialExecutor(CalibrationRows):
+class SequentialEvaluator(CalibrationRows):
     """Decodes one row after the other, as `generate_until` does.
 
     Called with the jobs of a batch, it gives back one evaluation a prompt, as soon as it is

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tss_bench.calibration import Evaluator, make_evaluator
+from tss_bench.evaluators import NAMES, Evaluator, make_evaluator
 from tss_bench.harness import TaskRequests, load_adapters
 from tss_bench.ray_executor import RayPool, RaySettings, require_ray
 from tss_bench.ray_worker import Place, Recipe
@@ -42,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="serial",
         choices=("serial", "ray"),
         help="serial: in this process; ray: spread over Ray actors, each with its own model",
+    )
+    parser.add_argument(
+        "--evaluator",
+        default="batched",
+        choices=NAMES,
+        help="batched (default): many answers a pass of the target; sequential: one after the "
+        "other, several times slower, to compare with",
     )
     parser.add_argument("--actors", type=int, help=f"with ray: how many ({default.actors})")
     parser.add_argument(
@@ -87,11 +94,11 @@ def evaluators(plan: SearchPlan, ray: RaySettings | None) -> Iterator[Evaluators
     if ray is None:
         load_adapters({adapter.name: adapter})
         here = Place(adapter.dtype, str(adapter.device))
-        yield Evaluators(lambda task: make_evaluator(adapter, task), str(here))
+        yield Evaluators(lambda task: make_evaluator(adapter, task, plan.evaluator), str(here))
         return
     _require_gpus(resolve_device(adapter.arguments.device), ray)
     tasks = tuple(domain.task.name for domain in plan.domains)
-    recipe = Recipe(adapter.name, plan.arguments, tasks, plan.limit)
+    recipe = Recipe(adapter.name, plan.arguments, tasks, plan.limit, plan.evaluator)
     fingerprints = {domain.task.name: domain.fingerprint for domain in plan.domains}
     with RayPool(recipe, fingerprints, ray) as pool:
         place = f"{pool.place}, {ray.actors} Ray actor{'s' if ray.actors > 1 else ''}"

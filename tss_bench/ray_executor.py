@@ -221,7 +221,7 @@ class RayPool:
 
 
 class RayExecutor:
-    """Does the jobs of one task on the actors of a pool; the seam of `SerialExecutor`.
+    """Does the jobs of one task on the actors of a pool; the seam of `SequentialEvaluator`.
 
     Values are those of the in-process evaluator, in the order in which they come. Jobs that want a
     cost all go to one actor while the others rest. `answered` counts answers and losses so far.

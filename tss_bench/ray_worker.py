@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from model_adapters.base import SpeculativeLM
-from tss_bench.calibration import Evaluator, make_evaluator
 from tss_bench.data.resolve import DATA_VARIABLE
+from tss_bench.evaluators import Evaluator, EvaluatorName, make_evaluator
 from tss_bench.harness import TaskRequests, load_adapters, load_tasks, prepare_adapters
 from tss_bench.paths import CACHE_VARIABLE
 from tss_bench.search import Evaluation, Fingerprint, Job, Limits
@@ -32,13 +32,14 @@ class Recipe:
     """All that another process needs to make the same adapter and rows; small and picklable.
 
     `arguments` are the adapter's by name, scope and protocol among them; `limit` is the number of
-    calibration rows a task (None: all).
+    calibration rows a task (None: all), `evaluator` a name of `evaluators`.
     """
 
     model: str
     arguments: Mapping[str, Any]
     tasks: tuple[str, ...]
     limit: int | None
+    evaluator: EvaluatorName = "batched"
 
     def prepare(self) -> tuple[SpeculativeLM, list[TaskRequests]]:
         """The adapter, checked and not loaded, and the calibration rows. Raises ValueError."""
@@ -100,7 +101,8 @@ class Worker:
                 os.chdir(self._folder)
             adapter, tasks = self._recipe.prepare()
             for task in tasks:
-                _require_same(self._expected[task.name], fingerprint(adapter, task), task.name)
+                found = fingerprint(adapter, task, self._recipe.evaluator)
+                _require_same(self._expected[task.name], found, task.name)
             load_adapters({self._recipe.model: adapter})
             self._loaded = adapter, {task.name: task for task in tasks}
         return self._loaded
@@ -109,7 +111,7 @@ class Worker:
         adapter, tasks = self._open()
         if self._current is None or self._current[0] != task:
             self._stream, self._current = iter(()), None
-            self._current = task, make_evaluator(adapter, tasks[task])
+            self._current = task, make_evaluator(adapter, tasks[task], self._recipe.evaluator)
         return self._current[1]
 
 

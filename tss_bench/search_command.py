@@ -20,8 +20,8 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from tss_bench import __version__, executors
-from tss_bench.calibration import Evaluator
 from tss_bench.domains import DomainMap
+from tss_bench.evaluators import Evaluator
 from tss_bench.executors import Evaluators
 from tss_bench.search import (
     COST_UNITS,

@@ -24,6 +24,7 @@ from tss_bench.answer_records import digest
 from tss_bench.calibration import require_calibration
 from tss_bench.decoding.drafters.tree_template import TreeTemplate
 from tss_bench.domains import DomainMap, MapError, domain_of
+from tss_bench.evaluators import EvaluatorName
 from tss_bench.harness import TaskRequests, load_tasks, prepare_adapters
 from tss_bench.search import (
     Budget,
@@ -70,12 +71,14 @@ class DomainPlan:
 class SearchPlan:
     """A checked search; `sweep` holds the rules of `--sweep-tolerance`, loosest first.
 
-    `arguments` are those the adapter was made from; `limit` is the number of rows a task.
+    `arguments` are those the adapter was made from; `limit` is the number of rows a task;
+    `evaluator` is a name of `evaluators`.
     """
 
     adapter: SpeculativeLM
     arguments: Mapping[str, Any]
     limit: int | None
+    evaluator: EvaluatorName
     strategy: Strategy
     options: Mapping[str, Any]
     rules: Rules
@@ -106,12 +109,20 @@ def prepare(args: argparse.Namespace) -> SearchPlan:
         adapter,
         arguments,
         args.limit,
+        args.evaluator,
         strategy,
         options,
         rules,
         sweep,
         tuple(
-            _domain(key, task, space, (strategy, options, rules), ledgers, adapter)
+            _domain(
+                key,
+                task,
+                space,
+                (strategy, options, rules),
+                ledgers,
+                fingerprint(adapter, task, args.evaluator),
+            )
             for key, task in zip(_keys(tasks, args.by), tasks, strict=True)
         ),
         out,
@@ -140,8 +151,13 @@ def names(text: str | None) -> list[str]:
     return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
-def fingerprint(adapter: SpeculativeLM, task: TaskRequests) -> Fingerprint:
-    """All that an evaluation depends on; a prepared adapter knows it before it is loaded."""
+def fingerprint(
+    adapter: SpeculativeLM, task: TaskRequests, evaluator: EvaluatorName
+) -> Fingerprint:
+    """All that an evaluation depends on; a prepared adapter knows it before it is loaded.
+
+    Of two evaluators, because they round differently in 16-bit formats.
+    """
     arguments = adapter.arguments
     sizes = sorted(adapter.own_arguments - _PLACES)
     tree = None if arguments.tree is None else TreeTemplate.load(arguments.tree).nodes
@@ -168,7 +184,10 @@ def fingerprint(adapter: SpeculativeLM, task: TaskRequests) -> Fingerprint:
         protocol=arguments.protocol,
         scope=adapter.scope,
         versions={"tss_bench": __version__, "torch": version("torch")},
-        other={name: getattr(arguments, name) for name in ("max_gen_toks", "on_overflow")},
+        other={
+            "evaluator": evaluator,
+            **{name: getattr(arguments, name) for name in ("max_gen_toks", "on_overflow")},
+        },
     )
 
 
@@ -297,12 +316,12 @@ def _domain(
     space: SearchSpace,
     how: tuple[Strategy, Mapping[str, Any], Rules],
     ledgers: Path,
-    adapter: SpeculativeLM,
+    mark: Fingerprint,
 ) -> DomainPlan:
     space = replace(space, num_prompts=len(task.requests))
     planned = _first_step(*how, space)
     path = ledgers / f"{task.name}.jsonl"
-    return DomainPlan(key, task, space, planned, path, fingerprint(adapter, task))
+    return DomainPlan(key, task, space, planned, path, mark)
 
 
 def _first_step(

@@ -18,6 +18,9 @@ from torch.nn import functional as F
 from tss_bench.decoding.attention import grouped, merged, partial_attention, ungrouped
 from tss_bench.decoding.kv_cache import KVCache
 
+# Columns come in steps of this many: the kernels give the same bits for every such number.
+_SPAN = 32
+
 T = TypeVar("T")
 
 
@@ -26,6 +29,10 @@ def move_last(listed: list[T], place: int) -> T:
     taken, listed[place] = listed[place], listed[-1]
     listed.pop()
     return taken
+
+
+def _in_spans(columns: int) -> int:
+    return -(-columns // _SPAN) * _SPAN
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +57,12 @@ class Prefix:
 
 
 class BatchCache:
-    """At most `rows` answers of at most `capacity` positions, `data` [L, 2, rows, capacity,
+    """At most `rows` answers of `capacity` positions or a few more, `data` [L, 2, rows, capacity,
     kv_heads, D]; answer i holds `lengths[i]` positions behind its prefix.
 
     A pass over n nodes a row begins with `open`, which says where they are written; `keep` makes
-    chosen ones of them part of the past. Masks are bool [B, n, capacity], over the own row only:
-    a prefix is always seen as a whole.
+    chosen ones of them part of the past. Masks are bool [B, n, C] over the first C columns of the
+    own row, as many as the pass needs: a prefix is always seen as a whole.
     """
 
     def __init__(
@@ -69,10 +76,10 @@ class BatchCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (num_layers, 2, rows, capacity, kv_heads, head_dim)
+        self.capacity = _in_spans(capacity)
+        shape = (num_layers, 2, rows, self.capacity, kv_heads, head_dim)
         # Zeros: what was never written is hidden by masks, and a hidden NaN would still show.
         self.data = torch.zeros(shape, dtype=dtype, device=device)
-        self.capacity = capacity
         self.rows = rows
         self.lengths: list[int] = []
         self._prefixes: list[Prefix] = []
@@ -115,19 +122,18 @@ class BatchCache:
         end = max(self.lengths) + offset + width
         if end > self.capacity:
             raise ValueError(f"the batch holds answers of {self.capacity} positions, not {end}")
+        self._span = _in_spans(end)
         device = self.data.device
         self._columns = self._lengths()[:, None] + offset + torch.arange(width, device=device)
         self._row_index = torch.arange(len(self), device=device)[:, None]
 
-    def past(self) -> Tensor:
-        """bool [B, capacity]: the columns of each row that belong to its past."""
-        return torch.arange(self.capacity, device=self.data.device) < self._lengths()[:, None]
-
     def visible(self, among: Tensor) -> Tensor:
-        """Mask [B, n, capacity] of the open pass, whose nodes see the past and, of the w columns
+        """Mask [B, n, C] of the open pass, whose nodes see the past and, of the w columns
         behind it, what bool [B, n, w] says."""
-        behind = self._lengths()[:, None] + torch.arange(among.shape[2], device=among.device)
-        seen = self.past()[:, None].repeat(1, among.shape[1], 1)
+        lengths = self._lengths()[:, None]
+        behind = lengths + torch.arange(among.shape[2], device=among.device)
+        past = torch.arange(self._span, device=among.device) < lengths
+        seen = past[:, None].repeat(1, among.shape[1], 1)
         return seen.scatter(2, behind[:, None].expand_as(among), among)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
@@ -153,7 +159,7 @@ class BatchCache:
         """
         self._write(layer, keys, values)
         packed = grouped(query, keys.shape[2])
-        own_keys, own_values = self.data[layer, :, : len(self)].transpose(2, 3)
+        own_keys, own_values = self._own(layer)
         own = partial_attention(packed, own_keys, own_values, mask)
         return ungrouped(merged(self._attend_prefixes(layer, packed), own), query.shape[1])
 
@@ -162,33 +168,32 @@ class BatchCache:
     ) -> tuple[Tensor, Tensor]:
         """What Hugging Face attention calls: write, and give back prefixes and rows side by side.
 
-        keys, values [B, kv_heads, n, D]; returns [B, kv_heads, T + capacity, D] of both, prefixes
+        keys, values [B, kv_heads, n, D]; returns [B, kv_heads, T + C, D] of both, prefixes
         filled up to T of the longest. A copy in every layer: other families pay for it.
         """
         self._write(layer, keys.transpose(1, 2), values.transpose(1, 2))
         prefixes = self._stacked()[layer].index_select(1, self._prefix_of_row)
-        own = self.data[layer, :, : len(self)].transpose(2, 3)
-        both = torch.cat((prefixes, own), dim=3)
+        both = torch.cat((prefixes, self._own(layer)), dim=3)
         return both[0], both[1]
 
     def attend_mask(self, mask: Tensor | None, queries: int, device: torch.device) -> Tensor:
-        """`mask` [B, n, capacity], which a batch cannot do without."""
+        """`mask` [B, n, C], which a batch cannot do without."""
         assert mask is not None
         return mask
 
     def update_mask(self, mask: Tensor | None, queries: int, device: torch.device) -> Tensor:
-        """The mask [B, n, T + capacity] over the keys that `update` gives back."""
+        """The mask [B, n, T + C] over the keys that `update` gives back."""
         lengths = torch.tensor(self.prefix_lengths, device=device)
         prefix = torch.arange(int(lengths.max()), device=device) < lengths[:, None]
         own = self.attend_mask(mask, queries, device)
         return torch.cat((prefix[:, None].expand(-1, queries, -1), own), dim=2)
 
     def key_positions(self, positions: Tensor) -> Tensor:
-        """Positions [B, T + capacity] of what `update` gives back, for nodes at `positions`."""
+        """Positions [B, T + C] of what `update` gives back, for nodes at `positions`."""
         device = positions.device
         lengths = torch.tensor(self.prefix_lengths, device=device)
         prefix = torch.arange(int(lengths.max()), device=device).expand(len(self), -1)
-        own = lengths[:, None] + torch.arange(self.capacity, device=device)
+        own = lengths[:, None] + torch.arange(self._span, device=device)
         return torch.cat((prefix, own.scatter(1, self._columns, positions)), dim=1)
 
     def positions(self) -> Tensor:
@@ -198,6 +203,10 @@ class BatchCache:
 
     def _lengths(self) -> Tensor:
         return torch.tensor(self.lengths, device=self.data.device)
+
+    def _own(self, layer: int) -> Tensor:
+        """Keys and values of the rows, [2, B, kv_heads, C, D]."""
+        return self.data[layer, :, : len(self), : self._span].transpose(2, 3)
 
     def _write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         self.data[layer, 0][self._row_index, self._columns] = keys

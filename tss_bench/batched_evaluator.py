@@ -67,10 +67,10 @@ class _Answering:
     ids: tuple[int, ...] = ()
 
 
-class BatchedExecutor(CalibrationRows):
+class BatchedEvaluator(CalibrationRows):
     """Decodes the rows of a batch side by side; evaluations come as answers end, in any order.
 
-    Texts and counts are those of `SerialExecutor`, up to rounding: a pass over many rows and one
+    Texts and counts are those of `SequentialEvaluator`, up to rounding: a pass over many rows and one
     over a single row differ in the last bits, and 16-bit logits are often equal or nearly so. A
     row does not depend on the rows beside it. Memory beside the model: `ROW_BYTES`, and under
     scope `verify` the keys, values and features of every prompt (SmolLM2-135M in bfloat16: 24 kB
