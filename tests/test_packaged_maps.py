@@ -15,7 +15,7 @@ import pytest
 
 from model_adapters.base import SpeculativeLM
 from tests.model_adapters.conftest import LAYERS, TEMPLATE, save_model
-from tests.test_search_command import SETTING, changed, metric
+from tests.test_search_command import ANSWERING, SETTING, changed, metric, noted
 from tss_bench import cli, domains, packaged_maps, search_command, search_plan
 from tss_bench.domains import DOMAINS, DomainMap, find_packaged
 from tss_bench.domains import packaged_maps as packaged_names
@@ -61,13 +61,8 @@ def mini_set(monkeypatch: pytest.MonkeyPatch, loaded_tasks: dict[str, TaskReques
 def answered(monkeypatch: pytest.MonkeyPatch) -> Answered:
     """Skip set and prompt of every answer that is computed."""
     seen: Answered = []
-    answer = SpeculativeLM.answer
-
-    def counted(self: SpeculativeLM, job: Any) -> Any:
-        seen.append((tuple(job.choice.skip), job.request.turns[0]))
-        return answer(self, job)
-
-    monkeypatch.setattr(SpeculativeLM, "answer", counted)
+    for name in ANSWERING:
+        monkeypatch.setattr(SpeculativeLM, name, noted(getattr(SpeculativeLM, name), seen.append))
     return seen
 
 

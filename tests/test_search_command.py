@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ OTHER = "specbench_qa"
 SETTING = "dtype=float32,device=cpu,max_length=128"
 SETS = [s for size in range(3) for s in itertools.combinations(range(LAYERS), size)]
 """Every set of at most two layers of the tiny model."""
+ANSWERING = ("answer", "put_together")
+"""Methods of an adapter that give the answer to a job, decoded alone and in a batch."""
 
 
 def metric(text: str) -> float:
@@ -83,16 +86,21 @@ def unscored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[int, ...], str]]:
-    """Skip set and prompt of every answer that is computed."""
+    """Skip set and prompt of every answer that is computed, one by one or in a batch."""
     seen: list[tuple[tuple[int, ...], str]] = []
-    answer = SpeculativeLM.answer
-
-    def counted(self: SpeculativeLM, job: Any) -> Any:
-        seen.append((tuple(job.choice.skip), job.request.turns[0]))
-        return answer(self, job)
-
-    monkeypatch.setattr(SpeculativeLM, "answer", counted)
+    for name in ANSWERING:
+        monkeypatch.setattr(SpeculativeLM, name, noted(getattr(SpeculativeLM, name), seen.append))
     return seen
+
+
+def noted(method: Any, note: Callable[[tuple[tuple[int, ...], str]], None]) -> Any:
+    """`method` of an adapter, which takes a job, with `note` called before it."""
+
+    def wrapped(self: SpeculativeLM, job: Any, *more: Any) -> Any:
+        note((tuple(job.choice.skip), job.request.turns[0]))
+        return method(self, job, *more)
+
+    return wrapped
 
 
 @pytest.fixture
@@ -215,20 +223,19 @@ def test_a_killed_search_evaluates_nothing_twice(
     whole = run(model, tmp_path / "whole", *words)
     expected = list(answered)
     answered.clear()
-    counted = SpeculativeLM.answer
 
-    def killed(self: SpeculativeLM, job: Any) -> Any:
+    def kill(_: Any) -> None:
         if len(answered) == len(expected) // 2:
             raise KeyboardInterrupt
-        return counted(self, job)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SpeculativeLM, "answer", killed)
+        for name in ANSWERING:
+            patch.setattr(SpeculativeLM, name, noted(getattr(SpeculativeLM, name), kill))
         with pytest.raises(KeyboardInterrupt):
             run(model, tmp_path / "killed", *words)
     assert not (tmp_path / "killed" / "map.json").exists()
     assert run(model, tmp_path / "killed", *words) == whole
-    assert answered == expected
+    assert sorted(answered) == sorted(expected)
     assert len(set(answered)) == len(answered)
     answered.clear()
     assert run(model, tmp_path / "killed", *words) == whole

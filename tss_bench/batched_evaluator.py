@@ -70,9 +70,9 @@ class _Answering:
 class BatchedEvaluator(CalibrationRows):
     """Decodes the rows of a batch side by side; evaluations come as answers end, in any order.
 
-    Texts and counts are those of `SequentialEvaluator`, up to rounding: a pass over many rows and one
-    over a single row differ in the last bits, and 16-bit logits are often equal or nearly so. A
-    row does not depend on the rows beside it. Memory beside the model: `ROW_BYTES`, and under
+    Texts and counts are those of `SequentialEvaluator`, up to rounding: a pass over many rows and
+    one over a single row differ in the last bits, and 16-bit logits are often equal or nearly so.
+    A row does not depend on the rows beside it. Memory beside the model: `ROW_BYTES`, and under
     scope `verify` the keys, values and features of every prompt (SmolLM2-135M in bfloat16: 24 kB
     a token). A kill loses the answers that are being decoded or wait for their replay.
     """

@@ -69,8 +69,13 @@ def partial_attention(
     query [B, kv_heads, m, D] (see `grouped`), mask added to the scores. Returns the mix
     [B, kv_heads, m, D] and the float32 log-sum-exp [B, kv_heads, m] of the scores.
     """
-    if query.device.type == "cpu":
-        return _flash_on_cpu(query, keys, values, mask)
+    attend = _flash_on_cpu if query.device.type == "cpu" else _in_steps
+    return attend(query, keys, values, mask)
+
+
+def _in_steps(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
     scores = (query @ keys.transpose(-1, -2)).float() * query.shape[-1] ** -0.5
     if mask is not None:
         scores = scores + mask

@@ -26,6 +26,7 @@ from tss_bench.decoding.tree import DraftTree
 from tss_bench.decoding.verify import best_ids, follow
 from tss_bench.types import SkipSet
 
+
 @dataclass(frozen=True, eq=False)
 class ReadPrompt:
     """A prompt after its prefill, the start of any number of answers: its keys and values, its
