@@ -41,6 +41,7 @@ LAYERS = {
     "tss_bench.answer_records": 3,
     "tss_bench.__main__": 3,
     "tss_bench.bench": 3,
+    "tss_bench.bench_evaluator": 3,
     "tss_bench.bench_report": 3,
     "tss_bench.batched_evaluator": 3,
     "tss_bench.calibration": 3,

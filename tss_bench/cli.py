@@ -190,6 +190,19 @@ def bench_skips(args: argparse.Namespace) -> None:
     tolerance.run(args)
 
 
+def _bench_evaluator_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import bench_evaluator
+
+    bench_evaluator.add_arguments(parser)
+
+
+def run_bench_evaluator(args: argparse.Namespace) -> None:
+    """Seconds that a skip set takes in a search, see tss_bench.bench_evaluator."""
+    from tss_bench import bench_evaluator
+
+    bench_evaluator.run(args)
+
+
 def _bench_fidelity_arguments(parser: argparse.ArgumentParser) -> None:
     from tss_bench import fidelity
 
@@ -318,6 +331,13 @@ COMMANDS = (
         "what skipped layers cost in metric and accept length, paired by row (no speeds)",
         bench_skips,
         _bench_skips_arguments,
+    ),
+    Command(
+        "bench",
+        "evaluator",
+        "seconds a skip set takes in a search, batched and row after row",
+        run_bench_evaluator,
+        _bench_evaluator_arguments,
     ),
     Command(
         "bench",

@@ -95,6 +95,15 @@ def test_min_cost_breaks_ties_by_accept_then_metric_then_layers() -> None:
     assert min_cost([]) is None
 
 
+def test_a_set_that_was_timed_no_faster_than_dense_is_not_chosen() -> None:
+    timed = Score(DENSE.skip, accept=2.0, metric=0.4, cost=26.4)
+    slow, even = (score(n, accept=2.1, metric=0.5, cost=c) for n, c in ((1, 27.5), (2, 26.4)))
+    assert choose("min_cost", Rules(), timed, [slow, even]) is None
+    assert "none is faster" in explain("min_cost", Rules(), timed, [slow, even])
+    fast = score(3, accept=1.95, metric=0.4, cost=26.3)
+    assert choose("min_cost", Rules(), timed, [slow, fast, even]) == fast
+
+
 def test_the_pareto_set_drops_what_is_nowhere_better() -> None:
     good = score(1, accept=2.0, metric=0.5)
     worse = score(2, accept=2.0, metric=0.4)

@@ -164,9 +164,13 @@ def qualifies(choice: Choice, rules: Rules, dense: Score, score: Score) -> bool:
 
 
 def choose(choice: Choice, rules: Rules, dense: Score, scores: Iterable[Score]) -> Score | None:
-    """The final choice by the name of its rule; None where no set qualifies."""
+    """The final choice by the name of its rule; None where no set qualifies, or none is cheaper."""
     good = [score for score in scores if qualifies(choice, rules, dense, score)]
-    return min_cost(good) if choice == "min_cost" else triple_win(rules, dense, good)
+    if choice == "triple_win":
+        return triple_win(rules, dense, good)
+    best = min_cost(good)
+    # A timed set may turn out to be no cheaper than dense, which is feasible, too.
+    return best if best is None or _low(best.cost) < _low(dense.cost) else None
 
 
 def explain(choice: Choice, rules: Rules, dense: Score, scores: Sequence[Score]) -> str:
