@@ -92,13 +92,10 @@ class Answerer:
         turns: list[Generation] = []
         options = self.decoding_options(job)
         for _ in job.request.turns:
-            ids, truncated = self._turn(job, [turn.text for turn in turns])
+            ids, truncated = self.turn(job, [turn.text for turn in turns])
             done = self._generate(ids, job, options)
             stats = dataclasses.replace(done.stats, prompt_truncated=truncated)
             turns.append(dataclasses.replace(done, stats=stats))
-            self.counts["turns"] += 1
-            self.counts["prompt_truncated"] += truncated
-            self.counts["limit_clamped"] += done.stats.limit_clamped
         return self.put_together(job, turns)
 
     def put_together(self, job: Job, turns: Sequence[Generation]) -> GeneratedText:
@@ -106,13 +103,16 @@ class Answerer:
         texts = tuple(turn.text for turn in turns)
         stats = tuple(turn.stats for turn in turns)
         emitted = tuple(turn.ids for turn in turns)
+        self.counts["turns"] += len(turns)
+        for name in ("prompt_truncated", "limit_clamped"):
+            self.counts[name] += sum(getattr(turn, name) for turn in stats)
         return GeneratedText(texts[-1], stats, texts, self._config(job.choice), emitted)
 
     def prompt_ids(self, job: Job, answers: Sequence[str] = ()) -> list[int]:
         """The ids of the turn after `answers` (none: the first), cut where they do not fit."""
-        return self._turn(job, answers)[0]
+        return self.turn(job, answers)[0]
 
-    def _turn(self, job: Job, answers: Sequence[str]) -> tuple[list[int], bool]:
+    def turn(self, job: Job, answers: Sequence[str]) -> tuple[list[int], bool]:
         """Prompt ids of the turn after `answers`, and whether they had to be cut."""
         prompt = self._prompter.following(job.request, job.first, answers) if answers else job.first
         return self._fit(prompt, job.options, job.request)

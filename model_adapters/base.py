@@ -304,6 +304,10 @@ class SpeculativeLM(TemplateLM):
         """The ids that the turn after `answers` (none: the first) is answered from."""
         return self._answerer.prompt_ids(job, answers)
 
+    def turn(self, job: Job, answers: Sequence[str]) -> tuple[list[int], bool]:
+        """Prompt ids of the turn after `answers`, and whether they had to be cut."""
+        return self._answerer.turn(job, answers)
+
     def decoding_options(self, job: Job) -> DecodingOptions:
         """How the turns of a job are decoded."""
         return self._answerer.decoding_options(job)

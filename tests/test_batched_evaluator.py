@@ -17,7 +17,7 @@ from model_adapters.adapters import TssAR, TssEagle, TssTokenRecycling
 from model_adapters.base import SpeculativeLM
 from tests.model_adapters.conftest import LAYERS, TEMPLATE, make_tokenizer, save_model
 from tests.test_calibration import row, task_of
-from tss_bench import batched_evaluator
+from tss_bench import batched_answers
 from tss_bench.batched_evaluator import BatchedEvaluator
 from tss_bench.calibration import SequentialEvaluator
 from tss_bench.decoding import lockstep
@@ -124,8 +124,8 @@ def test_little_memory_changes_no_figure(
 ) -> None:
     jobs = [Job(skip, BOTH, (0, 1, 2)) for skip in SETS]
     expected = by_place(list(BatchedEvaluator(build(files, kind), rows())(jobs)))
-    monkeypatch.setattr(batched_evaluator, "ROW_BYTES", 1)
-    monkeypatch.setattr(batched_evaluator, "REPLAYED", 2)
+    monkeypatch.setattr(batched_answers, "ROW_BYTES", 1)
+    monkeypatch.setattr(batched_answers, "REPLAYED", 2)
     widths: list[int] = []
     forward = Target.forward_rows
 
@@ -148,7 +148,7 @@ def test_scope_verify_reads_every_prompt_once_and_scope_all_for_every_set(
         read.append((tuple(ids), skip))
         return plain(target, ids, skip)
 
-    monkeypatch.setattr(batched_evaluator, "read_prompt", noted)
+    monkeypatch.setattr(batched_answers, "read_prompt", noted)
     jobs = [Job(skip, BOTH, (0, 2)) for skip in SETS]
     list(BatchedEvaluator(build(files, "dynamic"), rows())(jobs))
     assert len(read) == 2

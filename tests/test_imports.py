@@ -43,6 +43,7 @@ LAYERS = {
     "tss_bench.bench": 3,
     "tss_bench.bench_evaluator": 3,
     "tss_bench.bench_report": 3,
+    "tss_bench.batched_answers": 3,
     "tss_bench.batched_evaluator": 3,
     "tss_bench.calibration": 3,
     "tss_bench.cli": 3,
@@ -73,7 +74,7 @@ ONLY_IN = {
     "torch": {
         "model_adapters",
         "tss_bench.bench",
-        "tss_bench.batched_evaluator",
+        "tss_bench.batched_answers",
         "tss_bench.calibration",
         "tss_bench.decoding",
         "tss_bench.fidelity_measure",

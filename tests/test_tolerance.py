@@ -102,13 +102,13 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
 def answered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Model and drafter of every answer that is computed."""
     seen: list[tuple[str, str]] = []
-    answer = SpeculativeLM.answer
+    answer = SpeculativeLM.put_together
 
-    def counted(self: SpeculativeLM, job: Any) -> Any:
+    def counted(self: SpeculativeLM, job: Any, turns: Any) -> Any:
         seen.append((self.info.id, self.drafter_id))
-        return answer(self, job)
+        return answer(self, job, turns)
 
-    monkeypatch.setattr(SpeculativeLM, "answer", counted)
+    monkeypatch.setattr(SpeculativeLM, "put_together", counted)
     return seen
 
 
@@ -213,15 +213,15 @@ def test_a_killed_run_goes_on_where_it_was(
 ) -> None:
     expected = run(capsys, untouched, tmp_path / "whole", "--sets", "1")
     answered.clear()
-    counted = SpeculativeLM.answer
+    counted = SpeculativeLM.put_together
 
-    def killed(self: SpeculativeLM, job: Any) -> Any:
+    def killed(self: SpeculativeLM, job: Any, turns: Any) -> Any:
         if len(answered) == ROWS + 1:
             raise KeyboardInterrupt
-        return counted(self, job)
+        return counted(self, job, turns)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SpeculativeLM, "answer", killed)
+        patch.setattr(SpeculativeLM, "put_together", killed)
         with pytest.raises(KeyboardInterrupt):
             run(capsys, untouched, tmp_path / "killed", "--sets", "1")
     # The kill tore the last record.

@@ -1,210 +1,35 @@
-"""Measures skip sets on calibration rows many answers at a time, to the same counts.
+"""Measures skip sets on calibration rows many answers at a time: what a search uses.
 
-The executor that a search uses: hundreds of skip sets are decoded on the same few prompts. Rows
-of different sets share a pass of the target. Under scope `verify` every prompt is prefilled
-once. An answer is decoded plainly and the drafter replayed on it, unless the drafter learns from
-rejected nodes or protocol `paper` counts what no plain answer has: then its trees are verified.
-
-May import: torch, model_adapters, tss_bench (layer L3 of the design).
+May import: model_adapters, tss_bench (layer L3 of the design).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
-import torch
-
-from model_adapters.answering import Job as AnswerJob
 from model_adapters.base import SpeculativeLM
-from tss_bench.calibration import CalibrationRows, needs_answer
-from tss_bench.decoding.answer import Answer
-from tss_bench.decoding.drafters.base import Drafter
-from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
-from tss_bench.decoding.drafters.eagle_rows import HeadPrompt
-from tss_bench.decoding.generate import Generation
-from tss_bench.decoding.lockstep import (
-    ReadPrompt,
-    Request,
-    capacity_for,
-    decode_together,
-    read_prompt,
-)
-from tss_bench.decoding.replay import Recorder, Trajectory, replay, replay_eagle
+from tss_bench.batched_answers import BatchedAnswers
+from tss_bench.calibration import WHY, CalibrationRows, needs_answer
 from tss_bench.harness import TaskRequests
 from tss_bench.search import Evaluation, Job
-from tss_bench.types import SkipSet
-
-NODES = 512
-"""Most tree nodes of all rows in one target pass: more gain nothing on a CPU."""
-
-ROW_BYTES = 1 << 30
-"""Most bytes for the keys and values of the rows; prompts that all sets share come on top."""
-
-REPLAYED = 64
-"""Plain answers that are collected before the drafter is run along them."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Start:
-    """A prefilled prompt, as the drafter that is to be forked or replayed has read it."""
-
-    prompt: ReadPrompt
-    drafter: Drafter
-    head: HeadPrompt | None
-
-
-@dataclass
-class _Answering:
-    """One row under one skip set: the turns that are done, and where the current one started."""
-
-    wanted: Job
-    prompt: int
-    job: AnswerJob
-    turns: list[Generation] = field(default_factory=list)
-    start: _Start | None = None
-    ids: tuple[int, ...] = ()
 
 
 class BatchedEvaluator(CalibrationRows):
     """Decodes the rows of a batch side by side; evaluations come as answers end, in any order.
 
-    Texts and counts are those of `SequentialEvaluator`, up to rounding: a pass over many rows and
-    one over a single row differ in the last bits, and 16-bit logits are often equal or nearly so.
-    A row does not depend on the rows beside it. Memory beside the model: `ROW_BYTES`, and under
-    scope `verify` the keys, values and features of every prompt (SmolLM2-135M in bfloat16: 24 kB
-    a token). A kill loses the answers that are being decoded or wait for their replay.
+    The figures of `SequentialEvaluator`, up to rounding; memory, and what a kill loses, as
+    `BatchedAnswers` says.
     """
 
     def __init__(self, adapter: SpeculativeLM, task: TaskRequests) -> None:
         super().__init__(adapter, task)
-        self._drafter = drafter = adapter.drafter.fork()
-        strict = adapter.arguments.protocol == "strict"
-        self._replays = strict and drafter.replayable and drafter.max_nodes > 1
-        self._eagle: Eagle | None = None
-        if self._replays and isinstance(drafter, Eagle) and isinstance(drafter.tree, DynamicTree):
-            self._eagle = drafter
-        self._nodes = 1 if self._replays else drafter.max_nodes
-        self._capacity = max(
-            capacity_for(adapter.decoding_options(job), self._nodes) for job in self._jobs
-        )
-        self._rows = self._count_rows()
-        self._starts: dict[int, _Start] = {}
+        self._answers = BatchedAnswers(adapter, self._jobs, WHY)
 
     def __call__(self, jobs: Sequence[Job]) -> Iterator[Evaluation]:
-        waiting = deque(
-            _Answering(job, prompt, self._sparse(job.skip, prompt))
-            for job in jobs
-            if needs_answer(job)
-            for prompt in job.prompts
-        )
-        while waiting:
-            yield from self._decode(waiting)
+        decoded = [(job, prompt) for job in jobs if needs_answer(job) for prompt in job.prompts]
+        for place, answer in self._answers([(prompt, job.skip) for job, prompt in decoded]):
+            yield self._evaluation(*decoded[place], answer)
         for job in jobs:
             if not needs_answer(job):
                 yield from (self._evaluation(job, prompt, None) for prompt in job.prompts)
         yield from self._costs(jobs)
-
-    def _count_rows(self) -> int:
-        positions = self._capacity
-        if self._adapter.scope == "all":
-            positions += max(len(self._adapter.prompt_ids(job)) for job in self._jobs)
-        each = positions * self._adapter.target.position_bytes()
-        return max(1, min(NODES // self._nodes, ROW_BYTES // each))
-
-    def _decode(self, waiting: deque[_Answering]) -> Iterator[Evaluation]:
-        """Decode what waits; further turns are put back into it."""
-        known: list[tuple[_Answering, Trajectory]] = []
-        for request, answer in decode_together(
-            self._adapter.target,
-            lambda: self._request(waiting.popleft()) if waiting else None,
-            self._adapter.tokenizer,
-            rows=self._rows,
-            capacity=self._capacity,
-        ):
-            answering: _Answering = request.tag
-            if not self._replays:
-                yield from self._end_turn(answering, answer, waiting)
-                continue
-            known.append((answering, _trajectory(request, answer)))
-            if len(known) >= REPLAYED:
-                yield from self._replay(known, waiting)
-                known = []
-        yield from self._replay(known, waiting)
-
-    def _request(self, answering: _Answering) -> Request:
-        """The next turn of a row, prefilled."""
-        start = answering.start = self._start(answering)
-        answering.ids = start.prompt.ids
-        drafter = Recorder() if self._replays else start.drafter.fork()
-        options = self._adapter.decoding_options(answering.job)
-        return Request(start.prompt, answering.wanted.skip, drafter, options, answering)
-
-    def _start(self, answering: _Answering) -> _Start:
-        """The prefilled prompt; that of a first turn under scope `verify` is kept for all sets."""
-        if self._adapter.scope == "all" or answering.turns:
-            return self._read(answering)
-        if answering.prompt not in self._starts:
-            self._starts[answering.prompt] = self._read(answering)
-        return self._starts[answering.prompt]
-
-    @torch.inference_mode()
-    def _read(self, answering: _Answering) -> _Start:
-        target = self._adapter.target
-        skip = answering.wanted.skip
-        prefill = skip if self._adapter.scope == "all" else SkipSet.dense(target.num_layers)
-        texts = [turn.text for turn in answering.turns]
-        prompt = read_prompt(target, self._adapter.prompt_ids(answering.job, texts), prefill)
-        drafter = self._drafter.fork()
-        if self._eagle is not None:
-            head = HeadPrompt.read(self._eagle.fork(), prompt.for_drafter(target))
-            return _Start(prompt, drafter, head)
-        drafter.begin(prompt.for_drafter(target))
-        return _Start(prompt, drafter, None)
-
-    def _replay(
-        self, known: Sequence[tuple[_Answering, Trajectory]], waiting: deque[_Answering]
-    ) -> Iterator[Evaluation]:
-        """Run the drafter along plain answers."""
-        target, tokenizer = self._adapter.target, self._adapter.tokenizer
-        starts = [_started(answering) for answering, _ in known]
-        paths = [path for _, path in known]
-        ended: Iterator[tuple[int, Answer]]
-        if self._eagle is not None:
-            heads = [start.head for start in starts if start.head is not None]
-            ended = replay_eagle(self._eagle, paths, heads, target, tokenizer)
-        else:
-            drafters = (start.drafter.fork() for start in starts)
-            ended = enumerate(
-                replay(drafter, path, target, tokenizer)
-                for drafter, path in zip(drafters, paths, strict=True)
-            )
-        for place, answer in ended:
-            yield from self._end_turn(known[place][0], answer, waiting)
-
-    def _end_turn(
-        self, answering: _Answering, answer: Answer, waiting: deque[_Answering]
-    ) -> Iterator[Evaluation]:
-        """The row's evaluation after its last turn; before, its next turn joins what waits."""
-        stats = answer.stats(len(answering.ids))
-        answering.turns.append(Generation(tuple(answer.ids), answer.text(), stats))
-        answering.start = None
-        if len(answering.turns) < len(answering.job.request.turns):
-            waiting.append(answering)
-            return
-        text = self._adapter.put_together(answering.job, answering.turns)
-        yield self._evaluation(answering.wanted, answering.prompt, text)
-
-
-def _started(answering: _Answering) -> _Start:
-    assert answering.start is not None
-    return answering.start
-
-
-def _trajectory(request: Request, answer: Answer) -> Trajectory:
-    """A plainly decoded answer, for the drafter to be run along."""
-    assert isinstance(request.drafter, Recorder)
-    parts = request.drafter.features or [request.prompt.features[:0]]
-    tokens = len(request.prompt.ids)
-    return Trajectory(tokens, tuple(answer.ids), torch.cat(parts), request.options)

@@ -25,7 +25,8 @@ from tss_bench.search.types import LossPair
 from tss_bench.types import GeneratedText, SkipSet
 from tss_bench.verify_timing import VerifyTimer
 
-_WHY = "a search measures it"
+WHY = "a search measures it"
+"""What the record of such an answer says of its skip set."""
 
 
 class CalibrationRows:
@@ -62,7 +63,7 @@ class CalibrationRows:
     def _sparse(self, skip: SkipSet, prompt: int) -> AnswerJob:
         """The row as a job under this skip set."""
         base = self._jobs[prompt]
-        return replace(base, choice=replace(base.choice, skip=skip, why=_WHY))
+        return replace(base, choice=replace(base.choice, skip=skip, why=WHY))
 
     def _evaluation(self, wanted: Job, prompt: int, answer: GeneratedText | None) -> Evaluation:
         """What the answer to a row is worth, and its loss if wanted; None where none was asked."""

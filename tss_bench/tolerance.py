@@ -1,7 +1,8 @@
 """`tss-bench bench skips`: what skipping layers costs a target in metric and accept length.
 
-Every configuration (target, skip set, drafter) answers the same rows, greedily, one by one; a
-kill loses one answer. One target is in memory at a time. The last line printed is JSON.
+Every configuration (target, skip set, drafter) answers the same rows, greedily, many side by side;
+a kill loses the answers in the making. One target is in memory at a time. The last line printed
+is JSON.
 
 May import: tqdm, tss_bench (layer L3 of the design).
 """
@@ -20,6 +21,7 @@ from tqdm import tqdm
 
 from tss_bench import __version__
 from tss_bench.answer_records import AnswerRecords, answer_record, digest
+from tss_bench.batched_answers import BatchedAnswers
 from tss_bench.bench import DOMAIN_TASKS
 from tss_bench.domains import SkipController
 from tss_bench.harness import TaskRequests, load_adapters, load_tasks
@@ -31,12 +33,15 @@ from tss_bench.types import SCOPES, SkipSet
 
 @dataclass(frozen=True)
 class Work:
-    """Requests of one task that one configuration has not answered yet, by their digests."""
+    """What one drafter has not answered yet of a task: skip sets, and digests of its rows.
+
+    `requests` are those of the rows, by digest.
+    """
 
     task: TaskRequests
     drafter: str
-    skip: SkipSet
     requests: Mapping[str, Any]
+    missing: Sequence[tuple[SkipSet, str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,10 +119,10 @@ def _answer(
 ) -> None:
     """Complete the records, one target after the other."""
     left = {
-        (digest(side.settings[work.drafter, work.skip]), work.task.name, row)
+        (digest(side.settings[work.drafter, skip]), work.task.name, row)
         for side in sides
         for work in _work(side, tasks, records)
-        for row in work.requests
+        for skip, row in work.missing
     }
     with tqdm(total=len(left), desc="answers", unit="answer", disable=not left) as bar:
         for side in sides:
@@ -137,15 +142,19 @@ def _answer_side(
         return
     load_adapters(adapters)
     for item in work:
-        adapter, settings = adapters[item.drafter], side.settings[item.drafter, item.skip]
-        adapter.controller = SkipController.fixed(item.skip, f"--sets {item.skip}")
+        bar.set_postfix_str(f"{side.info.id} {item.drafter} {item.task.name}")
+        adapter = adapters[item.drafter]
+        dense = SkipSet.dense(side.info.num_layers)
+        adapter.controller = SkipController.fixed(dense, "--sets")
         jobs = adapter.jobs(list(item.requests.values()))
         adapter.begin_run(jobs)
-        bar.set_postfix_str(f"{side.info.id} {item.drafter} {item.skip} {item.task.name}")
-        for (row, request), job in zip(item.requests.items(), jobs, strict=True):
-            answer = adapter.answer(job)
-            metrics = item.task.task.process_results(request.doc, [answer])
-            records.add(settings, item.task.name, row, answer_record(answer, metrics))
+        places = {row: place for place, row in enumerate(item.requests)}
+        asked = [(places[row], skip) for skip, row in item.missing]
+        for place, answer in BatchedAnswers(adapter, jobs, "--sets")(asked):
+            skip, row = item.missing[place]
+            metrics = item.task.task.process_results(item.requests[row].doc, [answer])
+            record = answer_record(answer, metrics)
+            records.add(side.settings[item.drafter, skip], item.task.name, row, record)
             bar.update()
         adapter.end_run()
 
@@ -154,15 +163,15 @@ def _work(side: Side, tasks: Sequence[TaskRequests], records: AnswerRecords) -> 
     """What `side` still has to answer."""
     for task in tasks:
         requests = dict(zip(_rows(task), task.requests, strict=True))
-        for (drafter, skip), settings in side.settings.items():
-            key = digest(settings)
-            missing = {
-                row: request
-                for row, request in requests.items()
-                if records.find(key, task.name, row) is None
-            }
+        for drafter in dict.fromkeys(drafter for drafter, _ in side.settings):
+            missing = [
+                (skip, row)
+                for skip in side.sets
+                for row in requests
+                if records.find(digest(side.settings[drafter, skip]), task.name, row) is None
+            ]
             if missing:
-                yield Work(task, drafter, skip, missing)
+                yield Work(task, drafter, requests, missing)
 
 
 def _rows(task: TaskRequests) -> list[str]:

@@ -173,6 +173,8 @@ def _settings(adapter: SpeculativeLM) -> dict[str, Any]:
         "revision": adapter.info.revision,
         "drafter": adapter.drafter_id,
         "scope": adapter.scope,
+        # Answers side by side are rounded differently from answers one by one.
+        "decoding": "batched",
         # The default size of a tree depends on it, and so does rounding.
         "device": resolve_device(adapter.arguments.device).partition(":")[0],
         **adapter.drafter_record(),
