@@ -75,10 +75,25 @@ def cells(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
 
 
+def rows(*choices: int) -> TaskRequests:
+    """A task whose rows have this many choices."""
+    requests = [SimpleNamespace(doc={"choices": ["x"] * count}) for count in choices]
+    return TaskRequests("one", cast(Any, None), cast(Any, requests))
+
+
 def test_a_metric_is_at_its_floor_below_the_constant_or_where_there_is_none() -> None:
-    assert metric_floor(Score(DENSE, 2.0, METRIC_FLOOR)) is None
-    assert "0.0499 is at its floor" in str(metric_floor(Score(DENSE, 2.0, 0.0499)))
-    assert "no calibration row has a reference" in str(metric_floor(Score(DENSE, 2.0)))
+    assert metric_floor(Score(DENSE, 2.0, METRIC_FLOOR), rows(0, 0)) is None
+    assert "0.0499 is at its floor" in str(metric_floor(Score(DENSE, 2.0, 0.0499), rows(0)))
+    assert "no calibration row has a reference" in str(metric_floor(Score(DENSE, 2.0), rows(0)))
+
+
+def test_an_accuracy_is_at_its_floor_where_guessing_gives_as_much() -> None:
+    # Guesses among 4, 4 and 2 choices are right in a third of the rows.
+    four_and_two = rows(4, 4, 2)
+    told = str(metric_floor(Score(DENSE, 2.0, 1 / 3), four_and_two))
+    assert "guessing among the choices gives 0.3333" in told
+    assert metric_floor(Score(DENSE, 2.0, 0.34), four_and_two) is None
+    assert metric_floor(Score(DENSE, 2.0, 0.2), rows(4, 0)) is None
 
 
 def test_a_result_row_has_the_set_both_figures_their_changes_and_the_effort(

@@ -271,7 +271,7 @@ class _DomainSearch:
         options: Mapping[str, Any] | None = None,
     ) -> Found:
         """Run a strategy; dense is kept where there is nothing that a set could be held to."""
-        floor = metric_floor(self._dense.best)
+        floor = metric_floor(self._dense.best, self._domain.task)
         kept = None if strategy is each_layer else self._kept_dense(floor)
         if kept is None:
             rules = replace(rules, use_metric=floor is None)

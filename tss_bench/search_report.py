@@ -7,6 +7,7 @@ May import: tabulate, tss_bench (layer L3 of the design).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -63,13 +64,25 @@ class Found:
         return score.cost
 
 
-def metric_floor(dense: Score) -> str | None:
+def metric_floor(dense: Score, task: TaskRequests) -> str | None:
     """Why the metric of the dense target gives nothing to keep; None where it does."""
     if dense.metric is None:
         return "no calibration row has a reference, so there is no metric to keep"
     if dense.metric < METRIC_FLOOR:
         return f"the dense metric {dense.metric:.4g} is at its floor (below {METRIC_FLOOR})"
+    guessing = _guessing(task)
+    if guessing is not None and dense.metric <= guessing:
+        return (
+            f"the dense metric {dense.metric:.4g} is at its floor (guessing among the choices "
+            f"gives {guessing:.4g})"
+        )
     return None
+
+
+def _guessing(task: TaskRequests) -> float | None:
+    """The accuracy of guesses where every row has choices."""
+    sizes = [len(request.doc.get("choices") or ()) for request in task.requests]
+    return None if 0 in sizes else math.fsum(1 / size for size in sizes) / len(sizes)
 
 
 def strategies_table(strategies: Iterable[Strategy]) -> str:
