@@ -1,6 +1,6 @@
 """The six models that lm-eval knows by name: three drafters, each native and with skip sets.
 
-May import: tss_bench.{decoding,weights}, model_adapters.
+May import: torch, tss_bench.{decoding,weights}, model_adapters.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from model_adapters.arguments import EAGLE, TOKEN_RECYCLING, AdapterError
+import torch
+
+from model_adapters.arguments import EAGLE, TOKEN_RECYCLING, AdapterError, Arguments
 from model_adapters.base import SpeculativeLM
 from model_adapters.loaded import load_tokenizer
 from tss_bench import weights
@@ -18,6 +20,7 @@ from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.drafters.token_recycling import TokenRecycling
 from tss_bench.decoding.drafters.tree_template import TreeTemplate
+from tss_bench.weights.loading import resolve_device
 
 _SIZES = ("total_token", "depth", "top_k")
 _CPU_TREE = "token_recycling_8"
@@ -70,12 +73,14 @@ class NativeEagle(SpeculativeLM):
         return Eagle(head, self.target, self._template or self._dynamic_tree())
 
     def drafter_record(self) -> dict[str, Any]:
-        return {"draft_fingerprint": self._fingerprint}
+        fixed = self._template
+        shape = fixed.fingerprint if fixed else dataclasses.asdict(self._dynamic_tree())
+        return {"draft_fingerprint": self._fingerprint, "tree_shape": shape}
 
     def _dynamic_tree(self) -> DynamicTree:
         given = {name: getattr(self.arguments, name) for name in _SIZES}
         sizes = {name: value for name, value in given.items() if value is not None}
-        return dataclasses.replace(DynamicTree.default_for(self.device), **sizes)
+        return dataclasses.replace(DynamicTree.default_for(_device(self.arguments)), **sizes)
 
 
 class NativeTokenRecycling(SpeculativeLM):
@@ -93,10 +98,14 @@ class NativeTokenRecycling(SpeculativeLM):
             TokenRecycling(1, self._template)
 
     def make_drafter(self) -> Drafter:
-        template = self._template or TreeTemplate.load(
-            _CPU_TREE if self.device.type == "cpu" else _GPU_TREE
-        )
-        return TokenRecycling(self.target.vocab_size, template, self.arguments.state)
+        return TokenRecycling(self.target.vocab_size, self._tree(), self.arguments.state)
+
+    def drafter_record(self) -> dict[str, Any]:
+        return {"tree_shape": self._tree().fingerprint}
+
+    def _tree(self) -> TreeTemplate:
+        default = _CPU_TREE if _device(self.arguments).type == "cpu" else _GPU_TREE
+        return self._template or TreeTemplate.load(default)
 
 
 class TssAR(NativeAR):
@@ -125,6 +134,11 @@ ADAPTERS: dict[str, type[SpeculativeLM]] = {
     for adapter in (NativeAR, TssAR, NativeEagle, TssEagle, NativeTokenRecycling, TssTokenRecycling)
 }
 """All adapters by the name that lm-eval knows them by."""
+
+
+def _device(arguments: Arguments) -> torch.device:
+    """Where the target is, or will be once it is loaded."""
+    return torch.device(resolve_device(arguments.device))
 
 
 def _template(name: str | None) -> TreeTemplate | None:

@@ -1,4 +1,4 @@
-"""The serial executor: what it measures of a row, against other ways to get the same figures.
+"""Evaluations of one row, and the sequential evaluator: against other ways to get the same figures.
 
 May import: pytest, torch, transformers, model_adapters, tss_bench, tests.
 """

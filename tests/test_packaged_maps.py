@@ -297,7 +297,7 @@ def test_what_belongs_to_another_model_is_refused_first(
 ) -> None:
     searched: list[argparse.Namespace] = []
     monkeypatch.setattr(search_command, "run", searched.append)
-    monkeypatch.setattr(packaged_maps, "_completed", lambda made: made)
+    monkeypatch.setattr(packaged_maps, "_completed", lambda made, before: made)
     make(model, tmp_path)
     assert [args.strategy for args in searched] == ["tss_beam", "tss_bfs"]
     other = changed(model, tmp_path / "other" / "tiny")
@@ -333,3 +333,31 @@ def test_the_command_is_there_with_the_defaults_of_the_packaged_maps(
         "tss_nq_open_fewshot",
         "tss_mmlu_fewshot",
     ]
+
+
+def test_a_part_of_the_tasks_leaves_what_was_found_of_the_others(
+    model: Path, tmp_path: Path
+) -> None:
+    make(model, tmp_path)
+    before = maps(tmp_path)
+    make(model, tmp_path, "--tasks", CHAT)
+    for old, new in zip(before, maps(tmp_path), strict=True):
+        assert new.domains == old.domains
+        assert new.pareto == old.pareto
+        assert new.provenance["search"] == old.provenance["search"]
+        assert [run["command"] for run in new.provenance["runs"]] != []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--model_args", f"{SETTING},protocol=paper"), "may not hold protocol: packaged maps"),
+        (("--model_args", f"{SETTING},scope=all"), "may not hold scope: packaged maps"),
+    ],
+)
+@pytest.mark.usefixtures("no_loading")
+def test_scopes_and_protocols_of_no_packaged_map_are_refused(
+    model: Path, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(model, tmp_path, *words)

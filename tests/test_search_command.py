@@ -259,7 +259,7 @@ def changed(directory: Path, place: Path) -> Path:
         (("--scope", "all"), 'scope was "verify", now is "all"'),
         (("--protocol", "paper"), 'protocol was "strict", now is "paper"'),
         (("--limit", "2"), "data.rows was 3, now is 2"),
-        (("--model_args", "tree=eagle_mc_sim_7b_63"), "drafter.tree was absent"),
+        (("--model_args", "tree=eagle_mc_sim_7b_63"), "drafter.tree_shape was"),
         (("--model_args", "max_gen_toks=9"), "other.max_gen_toks was 256, now is 9"),
         (("--model", "tss_ar"), 'drafter.id was "token_recycling", now is "none"'),
         ((), "model.revision was"),
@@ -277,6 +277,15 @@ def test_a_ledger_of_other_circumstances_is_refused_by_name(
     with pytest.raises(ValueError, match="other circumstances") as refused:
         run(used, tmp_path / "new", *ledger, "--depth", "1", *words)
     assert named in str(refused.value)
+
+
+def test_another_default_tree_refuses_the_ledger(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(model, tmp_path, "--depth", "1")
+    monkeypatch.setattr("model_adapters.adapters._CPU_TREE", "token_recycling_61")
+    with pytest.raises(ValueError, match=r"drafter\.tree_shape was"):
+        run(model, tmp_path, "--depth", "1")
 
 
 def test_a_changed_row_refuses_the_ledger(model: Path, tmp_path: Path) -> None:
@@ -402,6 +411,8 @@ def test_measured_costs_are_those_of_feasible_sets_taken_anew_in_every_run(
         told = found.provenance["search"]["summarization"]
         by_set = {tuple(one["skip"]): one["cost"] for one in timed}
         best = min(feasible, key=lambda s: (by_set[s], -figures[s][0], -figures[s][1], s))
+        # Tiny models are timed at random: dense is kept where no set came out faster.
+        best = best if by_set[best] < by_set[()] else ()
         assert tuple(found.domains["summarization"].skip) == best
         assert (told["cost"], told["dense"]["cost"]) == (by_set[best], by_set[()])
         assert (told["rules"]["cost"], told["cost_unit"]) == ("measured", "ms a verification step")

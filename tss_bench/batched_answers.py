@@ -77,10 +77,11 @@ class BatchedAnswers:
 
     Texts and counts are those of `SpeculativeLM.answer`, up to rounding: a pass over many rows and
     one over a single row differ in the last bits, and 16-bit logits are often equal or nearly so.
-    An answer does not depend on the ones beside it. Nothing is timed. Memory beside the model:
-    `ROW_BYTES`, and under scope `verify` the keys, values and features of every prompt
-    (SmolLM2-135M in bfloat16: 24 kB a token). A kill loses the answers that are being decoded or
-    wait for their replay.
+    Nothing is timed. A kill loses the answers that are being decoded or wait for their replay.
+
+    Memory beside the model: about `ROW_BYTES` for the answers, the logits of `NODES` nodes, and
+    the keys, values and features of prompts (SmolLM2-135M in bfloat16: 24 kB a token): of every
+    first prompt under scope `verify`, else of those being answered or waiting for their replay.
     """
 
     def __init__(self, adapter: SpeculativeLM, jobs: Sequence[AnswerJob], why: str) -> None:
@@ -93,7 +94,8 @@ class BatchedAnswers:
             self._eagle = drafter
         self._nodes = 1 if self._replays else drafter.max_nodes
         self._capacity = max(
-            capacity_for(adapter.decoding_options(job), self._nodes) for job in jobs
+            capacity_for(adapter.decoding_options(job), self._nodes, adapter.max_length)
+            for job in jobs
         )
         self._rows = self._count_rows()
         self._starts: dict[int, _Start] = {}
@@ -125,7 +127,7 @@ class BatchedAnswers:
             self._adapter.target,
             lambda: self._request(waiting.popleft()) if waiting else None,
             self._adapter.tokenizer,
-            rows=self._rows,
+            rows=min(self._rows, len(waiting)),
             capacity=self._capacity,
         ):
             answering: _Answering = request.tag

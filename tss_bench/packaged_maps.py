@@ -115,7 +115,8 @@ def run(args: argparse.Namespace) -> None:
         _begun(plan, _stamp(args, plan.search.adapter)).save(plan.words.out)
     for plan in plans:
         search_command.run(plan.words)
-        _completed(DomainMap.load(plan.words.out.absolute())).save(plan.out)
+        before = DomainMap.load(plan.out.absolute()) if plan.out.exists() else None
+        _completed(DomainMap.load(plan.words.out.absolute()), before).save(plan.out)
         print(f"made: {plan.out}", flush=True)
 
 
@@ -130,6 +131,12 @@ def plan_maps(args: argparse.Namespace) -> list[MapPlan]:
     given = split_arguments(args.model_args)
     if "pretrained" in given:
         raise ValueError("--model_args may not hold pretrained; use --pretrained")
+    for name in ("scope", "protocol"):
+        if name in given:
+            raise ValueError(
+                f"--model_args may not hold {name}: packaged maps are for scope verify and "
+                f"protocol strict; tss-bench search makes others"
+            )
     given = {"pretrained": args.pretrained, **given}
     prepared = prepare_adapters(adapters, {**given, "skip_layers": "dense"})
     shares = share_out(
@@ -255,11 +262,35 @@ def _begun(plan: MapPlan, stamp: Mapping[str, Any]) -> DomainMap:
     )
 
 
-def _completed(made: DomainMap) -> DomainMap:
-    """The map with its domains that were not searched, so that it says that they are dense."""
+def _completed(made: DomainMap, before: DomainMap | None) -> DomainMap:
+    """The map with the domains that this run did not search.
+
+    What an earlier run found of them stays; of the others the map says that they are dense.
+    """
+    if before is not None:
+        made = _with_earlier(made, before)
     dense = DomainConfig(SkipSet.dense(made.num_layers))
     rest = {name: dense for name in DOMAINS if name not in made.domains}
     return replace(made, domains={**made.domains, **rest})
+
+
+def _with_earlier(made: DomainMap, before: DomainMap) -> DomainMap:
+    records = before.provenance.get("search", {})
+    kept = [name for name in records if name in before.domains and name not in made.domains]
+    if not kept:
+        return made
+    told = made.provenance
+    runs = [*before.provenance.get("runs", []), *told.get("runs", [])]
+    return replace(
+        made,
+        domains={**made.domains, **{name: before.domains[name] for name in kept}},
+        pareto={**made.pareto, **{n: before.pareto[n] for n in kept if n in before.pareto}},
+        provenance={
+            **told,
+            "runs": [run for place, run in enumerate(runs) if run not in runs[:place]],
+            "search": {**told.get("search", {}), **{name: records[name] for name in kept}},
+        },
+    )
 
 
 def _stamp(args: argparse.Namespace, adapter: SpeculativeLM) -> dict[str, Any]:

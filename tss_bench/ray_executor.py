@@ -58,6 +58,8 @@ class RaySettings:
             value = getattr(self, flag)
             if value < 1:
                 raise ValueError(f"--{flag.replace('_', '-')} must be at least 1, got {value}")
+        if self.address is not None and not self.address.strip():
+            raise ValueError("--ray-address is empty; give HOST:PORT, or leave it out")
         gpus = self.gpus_per_actor
         if not 0 <= gpus < math.inf or (gpus > 1 and gpus != int(gpus)):
             raise ValueError(
@@ -211,7 +213,7 @@ class RayPool:
                     f"cluster has {held:g} {name}; give fewer --actors, or less "
                     f"--{name.lower()}s-per-actor"
                 )
-            if each and _places(free.get(name, 0), each) < settings.actors:
+            if each and free.get(name, 0) / each + 1e-9 < settings.actors:
                 warnings.warn(
                     f"the Ray cluster is busy: {free.get(name, 0):g} of {held:g} {name} are free, "
                     f"and the search waits until {settings.actors} actors of {each:g} find room",
@@ -336,7 +338,7 @@ def _require_listener(address: str) -> None:
     """Raises OSError where nothing listens at HOST:PORT; Ray itself tries for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=10).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _places(held: float, each: float) -> int:

@@ -22,7 +22,6 @@ from model_adapters.base import SpeculativeLM
 from tss_bench import __version__
 from tss_bench.answer_records import digest
 from tss_bench.calibration import require_calibration
-from tss_bench.decoding.drafters.tree_template import TreeTemplate
 from tss_bench.domains import DomainMap, MapError, domain_of
 from tss_bench.evaluators import EvaluatorName
 from tss_bench.harness import TaskRequests, load_tasks, prepare_adapters
@@ -160,7 +159,6 @@ def fingerprint(
     """
     arguments = adapter.arguments
     sizes = sorted(adapter.own_arguments - _PLACES)
-    tree = None if arguments.tree is None else TreeTemplate.load(arguments.tree).nodes
     return Fingerprint(
         model={
             "id": adapter.info.id,
@@ -171,7 +169,6 @@ def fingerprint(
         },
         drafter={
             "id": adapter.drafter_id,
-            "tree": None if tree is None else digest(tree),
             **{name: getattr(arguments, name) for name in sizes},
             **adapter.drafter_record(),
         },
@@ -183,7 +180,10 @@ def fingerprint(
         },
         protocol=arguments.protocol,
         scope=adapter.scope,
-        versions={"tss_bench": __version__, "torch": version("torch")},
+        versions={
+            "tss_bench": __version__,
+            **{name: version(name) for name in ("torch", "transformers")},
+        },
         other={
             "evaluator": evaluator,
             **{name: getattr(arguments, name) for name in ("max_gen_toks", "on_overflow")},

@@ -79,3 +79,12 @@ def test_a_querys_result_does_not_depend_on_how_many_there_are(dtype: torch.dtyp
         mixed, lse = attention.partial_attention(query[:, :, :count], keys, values)
         assert torch.equal(mixed, whole[:, :, :count])
         assert torch.equal(lse, sums[:, :, :count])
+
+
+def test_scores_in_steps_are_float32_whatever_the_inputs() -> None:
+    """q . k is 64 * 40 * 40 = 102400 here, more than float16 holds."""
+    query = torch.full((1, KV_HEADS, 1, 64), 40.0, dtype=torch.float16)
+    mixed, lse = attention._in_steps(query, query, query, None)
+    assert mixed.flatten().tolist() == [40.0] * KV_HEADS * 64
+    # One key: the log-sum-exp is its score, scaled by 64 ** -0.5.
+    assert lse.flatten().tolist() == [102400 / 8] * KV_HEADS

@@ -112,3 +112,18 @@ def test_move_last() -> None:
     assert letters == list("adc")
     assert move_last(letters, 2) == "c"
     assert letters == list("ad")
+
+
+def test_what_a_row_held_before_does_not_show_in_its_next_answer() -> None:
+    """A set that overflows leaves NaN behind, which no mask can hide: 0 * NaN is NaN."""
+    batch = cache(rows=1)
+    batch.add(prefix(1))
+    batch.open(2)
+    write(batch, [[float("nan"), float("nan")]])
+    batch.keep([(0, 1)])
+    batch.drop(0)
+    batch.add(prefix(1))
+    batch.open(1)
+    keys, values = write(batch, [[3]])
+    assert not keys.isnan().any()
+    assert not values.isnan().any()

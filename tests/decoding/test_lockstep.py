@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests import tiny
 from tests.decoding.test_keystone import FAMILIES, PROMPTS, SCOPES, SKIPS, drafters
@@ -25,6 +28,7 @@ from tss_bench.decoding.lockstep import (
     read_prompt,
 )
 from tss_bench.decoding.replay import Recorder, Trajectory, replay, replay_eagle
+from tss_bench.decoding.target import Target
 from tss_bench.types import Protocol, Scope, SkipSet
 
 ROWS = st.lists(st.tuples(PROMPTS, SKIPS, st.integers(0, 14)), min_size=1, max_size=6)
@@ -57,7 +61,7 @@ def requests(
 
 def together(family: str, asked: Sequence[Request], rows: int) -> list[Answer]:
     waiting = deque(asked)
-    capacity = max(capacity_for(one.options, one.drafter.max_nodes) for one in asked)
+    capacity = max(capacity_for(one.options, one.drafter.max_nodes, tiny.CONTEXT) for one in asked)
     answers: dict[int, Answer] = {}
     for request, answer in decode_together(
         tiny.target(family),
@@ -144,3 +148,26 @@ def trajectories(family: str, asked: Sequence[tuple]) -> tuple[list[ReadPrompt],
             Trajectory(len(request.prompt.ids), tuple(answer.ids), features, request.options)
         )
     return [request.prompt for request in made], known
+
+
+def test_rotary_embeddings_that_depend_on_the_longest_row_are_refused() -> None:
+    config = LlamaConfig(
+        **tiny._SHAPE,
+        rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
+    )
+    target = Target(LlamaForCausalLM(config).eval())
+    with pytest.raises(ValueError, match=r"type dynamic .* --evaluator sequential"):
+        target.new_batch(2, 8)
+
+
+def test_a_generous_limit_takes_no_more_than_the_context() -> None:
+    # Two trees of three nodes and the node that keeps a single row company.
+    assert capacity_for(options(10**9), 3, tiny.CONTEXT) == tiny.CONTEXT + 7
+    assert capacity_for(options(5), 3, tiny.CONTEXT) == 5 + 7
+
+
+def test_sampled_requests_are_refused() -> None:
+    (request,) = requests("llama", [([5], DENSE, options(3))], Recorder())
+    warm = replace(request.options, temperature=1.0)
+    with pytest.raises(ValueError, match="greedy; use generate to sample"):
+        replace(request, options=warm)

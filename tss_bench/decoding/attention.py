@@ -76,7 +76,8 @@ def partial_attention(
 def _in_steps(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    scores = (query @ keys.transpose(-1, -2)).float() * query.shape[-1] ** -0.5
+    # In float32: 16-bit scores round by several per cent, and float16 ones overflow.
+    scores = (query.float() * query.shape[-1] ** -0.5) @ keys.float().transpose(-1, -2)
     if mask is not None:
         scores = scores + mask
     lse = scores.logsumexp(dim=-1)
@@ -99,7 +100,8 @@ def _flash_on_cpu(
 
 def merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
     """What attention over the keys of both parts gives (the identity behind FlashAttention)."""
-    # In double precision: float32 rounds differently where a vector unit is not filled, so a
-    # row's share would depend on its place.
-    share = torch.sigmoid((first[1] - second[1]).double()).float().unsqueeze(-1)
+    gap = first[1] - second[1]
+    # In double precision: a CPU rounds float32 differently where a vector unit is not filled, so
+    # a row's share would depend on its place. (Some other devices have no float64.)
+    share = torch.sigmoid(gap.double() if gap.device.type == "cpu" else gap).float().unsqueeze(-1)
     return torch.lerp(second[0].float(), first[0].float(), share).to(first[0].dtype)

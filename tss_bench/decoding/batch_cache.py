@@ -78,8 +78,7 @@ class BatchCache:
     ) -> None:
         self.capacity = _in_spans(capacity)
         shape = (num_layers, 2, rows, self.capacity, kv_heads, head_dim)
-        # Zeros: what was never written is hidden by masks, and a hidden NaN would still show.
-        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self.data = torch.empty(shape, dtype=dtype, device=device)
         self.rows = rows
         self.lengths: list[int] = []
         self._prefixes: list[Prefix] = []
@@ -100,6 +99,8 @@ class BatchCache:
         """Begin an answer, whose row comes last. Raises ValueError where all rows are taken."""
         if len(self) == self.rows:
             raise ValueError(f"all {self.rows} rows of the batch are taken")
+        # Masks hide what the row does not hold, but a hidden NaN would still show.
+        self.data[:, :, len(self)].zero_()
         self._prefixes.append(prefix)
         self.lengths.append(0)
         self._arrange()

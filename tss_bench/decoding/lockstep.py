@@ -70,10 +70,10 @@ def read_prompt(target: Target, ids: Sequence[int], skip: SkipSet) -> ReadPrompt
     return ReadPrompt(tuple(ids), Prefix.of(cache), features, first)
 
 
-def capacity_for(options: DecodingOptions, max_nodes: int) -> int:
+def capacity_for(options: DecodingOptions, max_nodes: int, context_length: int) -> int:
     """Positions that a row needs for an answer under `options` with trees of `max_nodes`."""
     # Protocol `paper` overshoots by a tree; the next tree is written before that is seen.
-    return options.max_new_tokens + 2 * max_nodes + 1
+    return min(options.max_new_tokens, context_length) + 2 * max_nodes + 1
 
 
 def decode_together(
@@ -173,8 +173,9 @@ def _forward_trees(
 ) -> Tensor:
     """Hidden states [B, n, H] of the nodes of one tree a row, filled up to the largest tree.
 
-    A filling node sees itself alone. There are always two nodes: a product with one row of
-    hidden states is rounded differently, so an answer would depend on having company.
+    Filling nodes see the past and themselves, and nobody sees them. There are always two nodes:
+    a product with one row of hidden states is rounded differently, so an answer would depend on
+    having company.
     """
     width = max(2 if len(trees) == 1 else 1, *map(len, trees))
     ids = torch.zeros(len(trees), width, dtype=torch.long)

@@ -45,6 +45,7 @@ class Target:
         self._head_weight: Tensor = head.weight.detach()
         self._head_bias: Tensor | None = head.bias
         self._head = linear(self._head_weight, self._head_bias)
+        self._rope = str(getattr(inner.rotary_emb, "rope_type", "default"))
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
         attention = inner.layers[0].self_attn
         self._head_dim: int = attention.head_dim
@@ -94,7 +95,17 @@ class Target:
         )
 
     def new_batch(self, rows: int, capacity: int) -> BatchCache:
-        """An empty cache for `rows` answers of at most `capacity` positions each."""
+        """An empty cache for `rows` answers of at most `capacity` positions each.
+
+        Raises ValueError for a family whose rotary embeddings change with the longest position of
+        a pass: a row would depend on the ones beside it.
+        """
+        if self._rope in ("dynamic", "longrope"):
+            raise ValueError(
+                f"rotary embeddings of type {self._rope} depend on the longest row of a pass, so "
+                f"answers cannot be decoded side by side; decode them one by one (a search does "
+                f"with --evaluator sequential)"
+            )
         return BatchCache(
             num_layers=self.num_layers,
             kv_heads=self._kv_heads,

@@ -8,6 +8,7 @@ and EAGLE's rank paths `{"paths": [[0], [0, 1], …]}` (root implied).
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import operator
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,11 @@ class TreeTemplate:
     def levels(self) -> tuple[int, ...]:
         """Number of nodes a level, the root's level left out."""
         return tuple(self.depths.count(depth) for depth in range(1, max(self.depths) + 1))
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the nodes: what a tree proposes, whatever its name."""
+        return hashlib.sha256(json.dumps(self.nodes).encode()).hexdigest()
 
     @classmethod
     def load(cls, name: str) -> TreeTemplate:
