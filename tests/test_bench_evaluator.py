@@ -37,12 +37,13 @@ def test_it_reports_both_evaluators_and_their_agreement(
     assert (report["bench"], report["scope"], report["sets"]) == ("evaluator", "verify", 3)
     assert [row["model"] for row in report["results"]] == ["tss_token_recycling", "tss_ar"]
     for row in report["results"]:
-        assert list(row) == [*FIGURES, "equal", "compared"]
+        assert list(row) == [*FIGURES, "equal", "compared", "beside"]
+        assert row["beside"] == 2
         # Two turns of one set each, two rows a set; float32 answers are the same.
         assert (row["rows"], row["sets"], row["equal"], row["compared"]) == (2, 3, 4, 4)
         assert row["ratio"] == pytest.approx(row["sequential_s"] / row["batched_s"])
     assert "equal rows" in lines[-5]
-    assert lines[-2].count("4/4") == 1
+    assert lines[-2].count("4/4") == lines[-2].count("2/2") == 1
 
 
 @pytest.mark.parametrize(

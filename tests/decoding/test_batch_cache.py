@@ -114,6 +114,21 @@ def test_move_last() -> None:
     assert letters == list("ad")
 
 
+def test_a_moved_row_takes_nothing_over_from_the_one_whose_place_it_gets() -> None:
+    batch = cache(rows=2)
+    batch.add(prefix(1))
+    batch.add(prefix(1))
+    batch.open(3)
+    nan = float("nan")
+    write(batch, [[nan, nan, nan], [1, 2, 3]])
+    batch.keep([(0, 1, 2), (0,)])
+    batch.drop(0)
+    batch.open(1)
+    keys, _ = write(batch, [[4]])
+    assert not keys.isnan().any()
+    assert keys[0, 0, :3, 0].tolist() == [10, 1, 4]
+
+
 def test_what_a_row_held_before_does_not_show_in_its_next_answer() -> None:
     """A set that overflows leaves NaN behind, which no mask can hide: 0 * NaN is NaN."""
     batch = cache(rows=1)

@@ -2,7 +2,7 @@
 
 May import: torch, decoding.{attention, kv_cache}. A prompt's keys are stored once for all
 answers to it and are read once for all of them in a pass; an answer has a row of its own behind
-it. Nothing about a row depends on which other rows there are.
+it. Which other rows there are changes nothing for a row, but for how float32 products round.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class BatchCache:
         """End an answer; the last row takes its place."""
         last = len(self) - 1
         if row != last:
-            end = self.lengths[last]
-            self.data[:, :, row, :end] = self.data[:, :, last, :end]
+            # The whole row: what the ended answer left behind the other's end may be NaN.
+            self.data[:, :, row] = self.data[:, :, last]
         move_last(self._prefixes, row)
         move_last(self.lengths, row)
         self._arrange()
