@@ -58,11 +58,18 @@ class Arguments:
     top_k: int | None = None
     tree: str | None = None
     state: State = "request"
+    max_ngram_size: int = 3
+    num_pred_tokens: int = 10
+    num_draft_tokens: int = 5
 
 
 EAGLE = frozenset({"draft", "draft_revision", "total_token", "depth", "top_k", "tree"})
 TOKEN_RECYCLING = frozenset({"tree", "state"})
-COMMON = frozenset(f.name for f in fields(Arguments)) - SPARSE - EAGLE - TOKEN_RECYCLING
+PROMPT_LOOKUP = frozenset({"max_ngram_size", "num_pred_tokens"})
+DRAFT_MODEL = frozenset({"draft", "draft_revision", "num_draft_tokens"})
+COMMON = frozenset(f.name for f in fields(Arguments)).difference(
+    SPARSE, EAGLE, TOKEN_RECYCLING, PROMPT_LOOKUP, DRAFT_MODEL
+)
 
 
 def read_arguments(adapter: str, given: Mapping[str, Any], allowed: Iterable[str]) -> Arguments:
@@ -218,6 +225,9 @@ _READERS: dict[str, Any] = {
     "top_k": _count(1),
     "tree": _text,
     "state": _one_of(STATES),
+    "max_ngram_size": _count(1),
+    "num_pred_tokens": _count(1),
+    "num_draft_tokens": _count(1),
 }
 
 

@@ -81,6 +81,20 @@ def _target(family: str) -> Target:
 
 
 @lru_cache
+def draft_model(vocab: int = VOCAB, context: int = CONTEXT) -> LlamaForCausalLM:
+    """A random float32 Llama of two layers that speaks `vocab` ids."""
+    torch.manual_seed(11)
+    shape = {"num_hidden_layers": 2, "vocab_size": vocab, "max_position_embeddings": context}
+    return LlamaForCausalLM(LlamaConfig(**{**_SHAPE, **shape})).eval()
+
+
+@lru_cache
+def draft(vocab: int = VOCAB, context: int = CONTEXT) -> Target:
+    """The engine's view of `draft_model(vocab, context)`."""
+    return Target(draft_model(vocab, context))
+
+
+@lru_cache
 def tokenizer() -> PreTrainedTokenizerFast:
     """Ids as words: id 17 is `t17`; id 2 is the end of text."""
     words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {f"t{i}": i for i in range(3, VOCAB)}

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 from tests import tiny
 from tests.decoding import reference
 from tss_bench.decoding.drafters.base import Drafter
+from tss_bench.decoding.drafters.draft_model import DraftModel
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
 from tss_bench.decoding.drafters.none import NoDraft
+from tss_bench.decoding.drafters.prompt_lookup import PromptLookup
 from tss_bench.decoding.drafters.token_recycling import TokenRecycling
 from tss_bench.decoding.drafters.tree_template import TreeTemplate
 from tss_bench.decoding.generate import DecodingOptions, Generation, generate
+from tss_bench.decoding.target import Target
 from tss_bench.types import SkipSet
 
 SKIPS = st.sets(st.integers(0, tiny.LAYERS - 1)).map(lambda s: SkipSet.of(s, tiny.LAYERS))
@@ -37,13 +40,24 @@ def templates(draw: st.DrawFn) -> TreeTemplate:
     return TreeTemplate.from_dict({"paths": list(dict.fromkeys(paths))}, "drawn")
 
 
+def drafts(family: str) -> st.SearchStrategy[Target]:
+    """The target itself, which is always right, and models of other vocabularies and contexts."""
+    others = [(tiny.VOCAB, tiny.CONTEXT), (60, tiny.CONTEXT), (40, tiny.CONTEXT), (tiny.VOCAB, 24)]
+    return st.sampled_from([tiny.target(family), *(tiny.draft(*shape) for shape in others)])
+
+
 @st.composite
 def drafters(draw: st.DrawFn, family: str) -> Drafter:
-    kind = draw(st.sampled_from(["adversary", "recycling", "dynamic", "static"]))
+    kinds = ["adversary", "recycling", "dynamic", "static", "lookup", "draft"]
+    kind = draw(st.sampled_from(kinds))
     if kind == "adversary":
         return tiny.Adversary(draw(st.lists(trees(), max_size=3)))
     if kind == "recycling":
         return TokenRecycling(tiny.VOCAB, draw(templates()))
+    if kind == "lookup":
+        return PromptLookup(draw(st.integers(1, 4)), draw(st.integers(1, 8)))
+    if kind == "draft":
+        return DraftModel(draw(drafts(family)), tiny.VOCAB, draw(st.integers(1, 6)))
     head = tiny.eagle_head(draw(st.sampled_from([None, 16])))
     if kind == "static":
         return Eagle(head, tiny.target(family), draw(templates()))

@@ -70,6 +70,20 @@ def test_truncate_forgets_the_end() -> None:
     assert keys.flatten().tolist() == [1, 9]
 
 
+def test_a_copy_has_the_past_and_a_buffer_of_its_own() -> None:
+    kv = cache(capacity=3)
+    kv.write(1, entries(1, 2, 3), entries(10, 20, 30))
+    kv.advance(2)
+    larger = kv.copy(5)
+    kv.write(1, entries(8), entries(80))
+    keys, values = larger.write(1, entries(4, 5, 6), entries(40, 50, 60))
+    assert keys.flatten().tolist() == [1, 2, 4, 5, 6]
+    assert values.flatten().tolist() == [10, 20, 40, 50, 60]
+    assert (kv.length, kv.capacity, larger.length, larger.capacity) == (2, 3, 2, 5)
+    with pytest.raises(ValueError, match="a cache of length 2 has no copy of 1 positions"):
+        kv.copy(1)
+
+
 def test_a_full_cache_says_what_is_needed() -> None:
     kv = cache(capacity=2)
     with pytest.raises(ValueError, match="holds 2 positions, 3 are needed"):

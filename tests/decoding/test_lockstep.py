@@ -136,6 +136,21 @@ def test_a_replay_equals_decoding_with_the_drafter(
         same(found[place], family, drafter, row)
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.data(), FAMILIES, PROMPTS, SKIPS, st.integers(1, 14), SCOPES)
+def test_every_replayable_drafter_can_be_replayed(
+    data: st.DataObject, family: str, prompt: list[int], skip: SkipSet, limit: int, scope: Scope
+) -> None:
+    drafter = data.draw(drafters(family).filter(lambda one: one.replayable))
+    row = (prompt, skip, options(limit, scope))
+    (read,), (known,) = trajectories(family, [row])
+    own = drafter.fork()
+    own.begin(read.for_drafter(tiny.target(family)))
+    # A prompt is read once and forked for each of its answers.
+    for forked in (own.fork(), own.fork()):
+        same(replay(forked, known, tiny.target(family), tiny.tokenizer()), family, drafter, row)
+
+
 def trajectories(family: str, asked: Sequence[tuple]) -> tuple[list[ReadPrompt], list[Trajectory]]:
     made = requests(family, asked, Recorder())
     answers = together(family, made, rows=4)

@@ -51,18 +51,18 @@ def make_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
     return fast
 
 
-def save_model(directory: Path, template: str | None) -> Path:
-    """A random Llama of 4 layers whose argmax varies from position to position."""
+def save_model(directory: Path, template: str | None, layers: int = LAYERS, **sizes: int) -> Path:
+    """A random Llama whose argmax varies from position to position; `sizes` go to its config."""
     torch.manual_seed(7)
     tokenizer = make_tokenizer(template)
+    shape = {"vocab_size": len(tokenizer), "max_position_embeddings": CONTEXT, **sizes}
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
+        **shape,
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
         initializer_range=0.4,
         bos_token_id=0,
         eos_token_id=1,
@@ -90,6 +90,12 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("models") / "tiny-base", None)
+
+
+@pytest.fixture(scope="session")
+def draft_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A draft of one layer for either model."""
+    return save_model(tmp_path_factory.mktemp("models") / "tiny-draft", None, layers=1)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,9 @@ import pytest
 
 from model_adapters.arguments import (
     COMMON,
+    DRAFT_MODEL,
     EAGLE,
+    PROMPT_LOOKUP,
     SPARSE,
     TOKEN_RECYCLING,
     AdapterError,
@@ -21,7 +23,8 @@ from model_adapters.arguments import (
     split_arguments,
 )
 
-ALL = COMMON | SPARSE | EAGLE | TOKEN_RECYCLING
+OWN = (EAGLE, TOKEN_RECYCLING, PROMPT_LOOKUP, DRAFT_MODEL)
+ALL = COMMON.union(SPARSE, *OWN)
 
 
 @pytest.mark.parametrize(

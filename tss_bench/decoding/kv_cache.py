@@ -6,6 +6,7 @@ layer, so any layer (the first one too) may be skipped.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -113,6 +114,16 @@ class KVCache:
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate a cache of length {self.length} to {length}")
         self.length = length
+
+    def copy(self, capacity: int) -> KVCache:
+        """The same past in a buffer of its own for `capacity` positions, no fewer than it has."""
+        if capacity < self.length:
+            raise ValueError(f"a cache of length {self.length} has no copy of {capacity} positions")
+        copied = copy.copy(self)
+        copied.data = self.data.new_empty((*self.data.shape[:4], capacity, self.data.shape[5]))
+        copied.data[..., : self.length, :] = self.data[..., : self.length, :]
+        copied.capacity = capacity
+        return copied
 
     def _check_written(self, count: int) -> None:
         if count < 0 or self.length + count > self.capacity:
