@@ -49,6 +49,7 @@ LAYERS = {
     "tss_bench.cli": 3,
     "tss_bench.evaluators": 3,
     "tss_bench.executors": 3,
+    "tss_bench.export_command": 3,
     "tss_bench.fidelity": 3,
     "tss_bench.fidelity_measure": 3,
     "tss_bench.fidelity_report": 3,

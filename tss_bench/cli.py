@@ -281,12 +281,26 @@ def train_layerskip(args: argparse.Namespace) -> None:
     layerskip.run(args)
 
 
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import export_command
+
+    export_command.add_arguments(parser)
+
+
+def export(args: argparse.Namespace) -> None:
+    """A target without its skipped blocks, see tss_bench.export_command."""
+    from tss_bench import export_command
+
+    export_command.run(args)
+
+
 GROUPS = {
     "data": "evaluation data and training text",
     "domains": "domain maps: which layers each domain skips",
     "search": "find the layers that each domain of a target can skip, on its calibration rows",
     "bench": "measurements: speed, interleaved in one process, and what skipping layers costs",
     "train": "draft heads, draft trees and targets that tolerate skipping",
+    "export": "write a target without its skipped layers as an ordinary Hugging Face checkpoint",
 }
 
 COMMANDS = (
@@ -363,4 +377,5 @@ COMMANDS = (
         train_layerskip,
         _train_layerskip_arguments,
     ),
+    Command("export", "", GROUPS["export"], export, _export_arguments),
 )

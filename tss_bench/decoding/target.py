@@ -22,7 +22,7 @@ from tss_bench.types import SkipSet
 
 # Relative difference to the model's own forward pass above which the two are not the same
 # function; rounding alone stays a magnitude below.
-_SELF_CHECK_TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+SELF_CHECK_TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
 
 
 class Target:
@@ -221,7 +221,7 @@ class Target:
     def _check_against(self, family: str, probe: list[int], expected: Tensor) -> None:
         found = self.score(probe, SkipSet.dense(self.num_layers))
         gap = (found - expected).norm() / expected.norm().clamp_min(1e-9)
-        tolerance = _SELF_CHECK_TOLERANCE.get(self.dtype, 1e-3)
+        tolerance = SELF_CHECK_TOLERANCE.get(self.dtype, 1e-3)
         if not gap <= tolerance:
             raise ValueError(
                 f"{family} is not supported: a pass over its blocks differs from its own forward "
