@@ -114,6 +114,7 @@ class Adversary:
     """Proposes whatever tree it is told: wrong ids, duplicates, the end of text, too deep."""
 
     replayable = False
+    feature_layers: tuple[int, ...] = ()
 
     def __init__(self, trees: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
         self._trees = list(trees)
@@ -144,6 +145,7 @@ class Oracle:
     """Drafts the known answer as a chain, with a wrong sibling before every right id."""
 
     replayable = True
+    feature_layers: tuple[int, ...] = ()
 
     def __init__(self, answer: Sequence[int], length: int) -> None:
         self._answer = list(answer)
