@@ -21,7 +21,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from tests import eagle3
 from tss_bench.decoding.drafters.base import Prompt, Step
+from tss_bench.decoding.drafters.eagle3_head import Eagle3Config, Eagle3Head
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.decoding.target import Target
 from tss_bench.decoding.tree import DraftTree
@@ -107,6 +109,20 @@ def eagle_head(draft_vocab: int | None = None, seed: int = 3) -> EagleHead:
     if draft_vocab is not None:
         rows = torch.randperm(VOCAB)[:draft_vocab].sort().values
         head.d2t.copy_(rows - torch.arange(draft_vocab))
+    return head.eval()
+
+
+def eagle3_head(draft_vocab: int | None = None) -> Eagle3Head:
+    """A random EAGLE-3 head for the tiny models: on the embedding, a layer, the last output."""
+    ids = {"eagle_aux_hidden_state_layer_ids": [0, 2, LAYERS]}
+    config = eagle3.official_config(VOCAB, draft_vocab or VOCAB, **ids)
+    state = eagle3.official_state(VOCAB, draft_vocab or VOCAB)
+    if draft_vocab is None:
+        config["draft_vocab_size"] = None
+        del state["d2t"]
+    del state["t2d"]
+    head = Eagle3Head(Eagle3Config.from_dict(config))
+    head.load_state_dict(state)
     return head.eval()
 
 

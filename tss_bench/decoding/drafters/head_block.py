@@ -1,7 +1,8 @@
 """What the draft heads of EAGLE-1/2 and EAGLE-3 share: their shape, attention, MLP, rotation.
 
-May import: torch, transformers (inside a function: it is slow to import),
-decoding.{attention, batch_cache}. Parameters carry the names that a Llama block has on disk. Shapes: B sequences, n positions, D head size.
+May import: torch, transformers (inside a function, since it is slow to import),
+decoding.{attention, batch_cache}. Parameters carry the names that a Llama block has on disk.
+Shapes: B sequences, n positions, D head size.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _rope_scaling(config: Mapping[str, Any]) -> dict[str, Any] | None:
         if kind != "default":
             given.pop("rope_theta", None)
             longest = config.get("max_position_embeddings")
-            if longest is not None:
+            if kind != "linear" and longest is not None:
                 given.setdefault("original_max_position_embeddings", longest)
             return given
     return None
@@ -125,7 +126,10 @@ class Rotary:
             self._frequencies = self._frequencies.to(positions.device)
         angles = positions.float()[..., None] * self._frequencies
         angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
-        return (angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype)
+        cos, sin = angles.cos(), angles.sin()
+        if self._scale != 1.0:
+            cos, sin = cos * self._scale, sin * self._scale
+        return cos.to(dtype), sin.to(dtype)
 
 
 def _frequencies(shape: HeadShape) -> tuple[Tensor, float]:
@@ -137,14 +141,11 @@ def _frequencies(shape: HeadShape) -> tuple[Tensor, float]:
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+    parameters = {**scaling, "rope_theta": shape.rope_theta}
     try:
-        config = LlamaConfig(
-            hidden_size=shape.hidden_size,
-            num_attention_heads=shape.num_attention_heads,
-            head_dim=shape.head_dim,
-            rope_parameters={**scaling, "rope_theta": shape.rope_theta},
-        )
-        return ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, torch.device("cpu"))
+        config = LlamaConfig(head_dim=shape.head_dim, rope_parameters=parameters)
+        with torch.device("cpu"):
+            return ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config)
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"the draft head's rotary scaling {dict(scaling)} is incomplete: {error}"
