@@ -233,6 +233,18 @@ def test_llama3_scaling_in_every_spelling(rope: dict[str, Any]) -> None:
     assert torch.atan2(sin, cos)[0, 0, 0, :4].tolist() == pytest.approx(expected, rel=1e-5)
 
 
+def test_yarn_scaling() -> None:
+    """Fast frequencies stay, slow ones are divided; cosines and sines grow by 0.1 ln 4 + 1."""
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    cos, sin = Rotary(shape_of(rope_scaling=rope))(torch.tensor([[1]]), torch.float32)
+    growth = 0.1 * math.log(4.0) + 1
+    assert (cos[0, 0, 0] ** 2 + sin[0, 0, 0] ** 2).tolist() == pytest.approx([growth**2] * 8)
+    # 10000^-3/4 turns in 6283 positions, less than once in 4096; 1 turns 652 times.
+    turned = torch.atan2(sin, cos)[0, 0, 0, :4].tolist()
+    assert turned[0] == pytest.approx(1.0)
+    assert turned[3] == pytest.approx(10000**-0.75 / 4)
+
+
 def test_linear_scaling() -> None:
     shape = shape_of(rope_theta=100, rope_scaling={"type": "linear", "factor": 4.0})
     cos, sin = Rotary(shape)(torch.tensor([[2]]), torch.float32)

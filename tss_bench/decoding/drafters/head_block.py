@@ -143,7 +143,11 @@ def _frequencies(shape: HeadShape) -> tuple[Tensor, float]:
 
     parameters = {**scaling, "rope_theta": shape.rope_theta}
     try:
-        config = LlamaConfig(head_dim=shape.head_dim, rope_parameters=parameters)
+        # What the factor says; transformers warns of any other relation.
+        longest = int(scaling["factor"] * scaling.get("original_max_position_embeddings", 2048))
+        config = LlamaConfig(
+            head_dim=shape.head_dim, max_position_embeddings=longest, rope_parameters=parameters
+        )
         with torch.device("cpu"):
             return ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config)
     except (KeyError, TypeError) as error:
