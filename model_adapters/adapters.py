@@ -72,6 +72,8 @@ class NativeEagle(SpeculativeLM):
             target_vocab_size=self.target.vocab_size,
             same_tokenizer=self._same_tokenizer,
         )
+        for note in weights.eagle_notes(self._head_path, self.info):
+            self._say(note)
         return Eagle(head, self.target, self._template or self._dynamic_tree())
 
     def drafter_record(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from model_adapters.adapters import TssAR, TssEagle, TssTokenRecycling
 from model_adapters.base import SpeculativeLM
 from model_adapters.draft_model import TssDraftModel
 from model_adapters.prompt_lookup import TssPromptLookup
+from tests import eagle3
 from tests.model_adapters.conftest import LAYERS, TEMPLATE, make_tokenizer, save_model
 from tests.test_calibration import row, task_of
 from tss_bench import batched_answers
@@ -41,6 +42,7 @@ ADAPTERS = {
     "static": (TssEagle, {"draft": "head", "tree": "tree"}),
     "lookup": (TssPromptLookup, {}),
     "draft model": (TssDraftModel, {"draft": "draft"}),
+    "eagle3": (TssEagle, {"draft": "head3"}),
 }
 
 
@@ -50,11 +52,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     torch.manual_seed(8)
     head = EagleHead(EagleConfig(32, 64, 4, 2, 8, vocab_size=len(make_tokenizer())))
     save_eagle_head(head, folder / "head", {"source": "random"})
+    vocab = len(make_tokenizer())
+    config = eagle3.official_config(vocab, 60, eagle_aux_hidden_state_layer_ids=[1, 2, 3])
+    eagle3.write(folder / "head3", config, eagle3.official_state(vocab, 60))
     tree = {"paths": [[0], [1], [0, 0], [0, 0, 0]]}
     (folder / "tree.json").write_text(json.dumps(tree), encoding="utf-8")
     return {
         "model": save_model(folder / "tiny", TEMPLATE),
         "head": folder / "head",
+        "head3": folder / "head3",
         "tree": folder / "tree.json",
         "draft": save_model(folder / "draft", TEMPLATE, layers=1),
     }
@@ -151,9 +157,9 @@ def test_scope_verify_reads_every_prompt_once_and_scope_all_for_every_set(
     read: list[tuple[tuple[int, ...], SkipSet]] = []
     plain = lockstep.read_prompt
 
-    def noted(target: Target, ids: list[int], skip: SkipSet) -> lockstep.ReadPrompt:
+    def noted(target: Target, ids: list[int], skip: SkipSet, *more: Any) -> lockstep.ReadPrompt:
         read.append((tuple(ids), skip))
-        return plain(target, ids, skip)
+        return plain(target, ids, skip, *more)
 
     monkeypatch.setattr(batched_answers, "read_prompt", noted)
     jobs = [Job(skip, BOTH, (0, 2)) for skip in SETS]

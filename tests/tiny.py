@@ -21,7 +21,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from tests import eagle3
 from tss_bench.decoding.drafters.base import Prompt, Step
+from tss_bench.decoding.drafters.eagle3_head import Eagle3Config, Eagle3Head
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.decoding.target import Target
 from tss_bench.decoding.tree import DraftTree
@@ -124,10 +126,25 @@ def eagle_head(draft_vocab: int | None = None, seed: int = 3) -> EagleHead:
     return head.eval()
 
 
+def eagle3_head(draft_vocab: int | None = None) -> Eagle3Head:
+    """A random EAGLE-3 head for the tiny models: on the embedding, a layer, the last output."""
+    ids = {"eagle_aux_hidden_state_layer_ids": [0, 2, LAYERS]}
+    config = eagle3.official_config(VOCAB, draft_vocab or VOCAB, **ids)
+    state = eagle3.official_state(VOCAB, draft_vocab or VOCAB)
+    if draft_vocab is None:
+        config["draft_vocab_size"] = None
+        del state["d2t"]
+    del state["t2d"]
+    head = Eagle3Head(Eagle3Config.from_dict(config))
+    head.load_state_dict(state)
+    return head.eval()
+
+
 class Adversary:
     """Proposes whatever tree it is told: wrong ids, duplicates, the end of text, too deep."""
 
     replayable = False
+    feature_layers: tuple[int, ...] = ()
 
     def __init__(self, trees: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
         self._trees = list(trees)
@@ -158,6 +175,7 @@ class Oracle:
     """Drafts the known answer as a chain, with a wrong sibling before every right id."""
 
     replayable = True
+    feature_layers: tuple[int, ...] = ()
 
     def __init__(self, answer: Sequence[int], length: int) -> None:
         self._answer = list(answer)

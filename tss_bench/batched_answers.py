@@ -143,7 +143,8 @@ class BatchedAnswers:
     def _request(self, answering: _Answering) -> Request:
         """The next turn of a request, prefilled."""
         start = answering.start = self._start(answering)
-        drafter = Recorder() if self._replays else start.drafter.fork()
+        layers = self._drafter.feature_layers
+        drafter = Recorder(layers) if self._replays else start.drafter.fork()
         options = self._adapter.decoding_options(answering.job)
         return Request(start.prompt, answering.skip, drafter, options, answering)
 
@@ -162,7 +163,7 @@ class BatchedAnswers:
         prefill = skip if self._adapter.scope == "all" else SkipSet.dense(target.num_layers)
         texts = [turn.text for turn in answering.turns]
         ids, truncated = self._adapter.turn(answering.job, texts)
-        prompt = read_prompt(target, ids, prefill)
+        prompt = read_prompt(target, ids, prefill, self._drafter.feature_layers)
         drafter = self._drafter.fork()
         head = None
         if self._eagle is None:

@@ -58,7 +58,8 @@ def drafters(draw: st.DrawFn, family: str) -> Drafter:
         return PromptLookup(draw(st.integers(1, 4)), draw(st.integers(1, 8)))
     if kind == "draft":
         return DraftModel(draw(drafts(family)), tiny.VOCAB, draw(st.integers(1, 6)))
-    head = tiny.eagle_head(draw(st.sampled_from([None, 16])))
+    make_head = draw(st.sampled_from([tiny.eagle_head, tiny.eagle3_head]))
+    head = make_head(draw(st.sampled_from([None, 16])))
     if kind == "static":
         return Eagle(head, tiny.target(family), draw(templates()))
     shape = DynamicTree(draw(st.integers(2, 12)), draw(st.integers(0, 4)), draw(st.integers(1, 4)))

@@ -52,7 +52,7 @@ def requests(
     for place, (prompt, skip, how) in enumerate(rows):
         prefill = skip if how.scope == "all" else DENSE
         key = (tuple(prompt), prefill)
-        read[key] = read.get(key) or read_prompt(target, prompt, prefill)
+        read[key] = read.get(key) or read_prompt(target, prompt, prefill, drafter.feature_layers)
         own = drafter.fork()
         own.begin(read[key].for_drafter(target))
         made.append(Request(read[key], skip, own, how, tag=place))
@@ -119,10 +119,11 @@ def test_a_replay_equals_decoding_with_the_drafter(
         data.draw(st.integers(2, 12)), data.draw(st.integers(0, 4)), data.draw(st.integers(1, 4))
     )
     template = TreeTemplate.from_dict({"paths": [[0], [1], [0, 0], [0, 1], [0, 0, 0]]}, "drawn")
-    head = tiny.eagle_head(data.draw(st.sampled_from([None, 16])))
+    make_head = data.draw(st.sampled_from([tiny.eagle_head, tiny.eagle3_head]))
+    head = make_head(data.draw(st.sampled_from([None, 16])))
     drafter = Eagle(head, target, template if static else shape)
     asked = [(prompt, skip, options(limit, scope, stop=stop)) for prompt, skip, limit in drawn]
-    prompts, known = trajectories(family, asked)
+    prompts, known = trajectories(family, asked, drafter.feature_layers)
     if static:
         for one, prompt, row in zip(known, prompts, asked, strict=True):
             own = drafter.fork()
@@ -143,7 +144,7 @@ def test_every_replayable_drafter_can_be_replayed(
 ) -> None:
     drafter = data.draw(drafters(family).filter(lambda one: one.replayable))
     row = (prompt, skip, options(limit, scope))
-    (read,), (known,) = trajectories(family, [row])
+    (read,), (known,) = trajectories(family, [row], drafter.feature_layers)
     own = drafter.fork()
     own.begin(read.for_drafter(tiny.target(family)))
     # A prompt is read once and forked for each of its answers.
@@ -151,8 +152,10 @@ def test_every_replayable_drafter_can_be_replayed(
         same(replay(forked, known, tiny.target(family), tiny.tokenizer()), family, drafter, row)
 
 
-def trajectories(family: str, asked: Sequence[tuple]) -> tuple[list[ReadPrompt], list[Trajectory]]:
-    made = requests(family, asked, Recorder())
+def trajectories(
+    family: str, asked: Sequence[tuple], feature_layers: tuple[int, ...]
+) -> tuple[list[ReadPrompt], list[Trajectory]]:
+    made = requests(family, asked, Recorder(feature_layers))
     answers = together(family, made, rows=4)
     known = []
     for request, answer in zip(made, answers, strict=True):
@@ -179,6 +182,15 @@ def test_a_generous_limit_takes_no_more_than_the_context() -> None:
     # Two trees of three nodes and the node that keeps a single row company.
     assert capacity_for(options(10**9), 3, tiny.CONTEXT) == tiny.CONTEXT + 7
     assert capacity_for(options(5), 3, tiny.CONTEXT) == 5 + 7
+
+
+def test_drafters_with_other_features_are_refused_side_by_side() -> None:
+    asked = [
+        *requests("llama", [([5], DENSE, options(3))], Recorder()),
+        *requests("llama", [([5], DENSE, options(3))], Recorder((1, 2))),
+    ]
+    with pytest.raises(ValueError, match=r"the same features, got the layers \[\(\), \(1, 2\)\]"):
+        together("llama", asked, rows=2)
 
 
 def test_sampled_requests_are_refused() -> None:

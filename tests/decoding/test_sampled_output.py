@@ -23,10 +23,11 @@ from scipy.stats import chisquare
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests import tiny
+from tests import eagle3, tiny
 from tss_bench.decoding.drafters.base import Drafter, Step
 from tss_bench.decoding.drafters.draft_model import DraftModel
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
+from tss_bench.decoding.drafters.eagle3_head import Eagle3Config, Eagle3Head
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.drafters.prompt_lookup import PromptLookup
@@ -53,6 +54,7 @@ DRAFTERS: dict[str, Callable[[Target], Drafter]] = {
     "token recycling": lambda target: TokenRecycling(VOCAB, WIDE),
     "eagle, dynamic tree": lambda target: Eagle(head(), target, DynamicTree(7, 2, 3)),
     "eagle, static tree": lambda target: Eagle(head(), target, WIDE),
+    "eagle-3": lambda target: Eagle(head3(), target, DynamicTree(7, 2, 3)),
     "prompt lookup": lambda target: PromptLookup(num_pred_tokens=4),
     "draft model": lambda target: DraftModel(Target(sparse_model()), VOCAB, 2),
 }
@@ -85,33 +87,33 @@ def head() -> EagleHead:
     return EagleHead(EagleConfig(16, 32, 2, 1, 8, vocab_size=VOCAB)).eval()
 
 
-class Watched:
-    """A drafter, and what it drafted at each place of the answer from the second on."""
+def head3() -> Eagle3Head:
+    layers = {"eagle_aux_hidden_state_layer_ids": [0, 1, LAYERS], "intermediate_size": 32}
+    config = eagle3.official_config(VOCAB, VOCAB, **SHAPE, **layers)
+    torch.manual_seed(4)
+    return Eagle3Head(Eagle3Config.from_dict({**config, "draft_vocab_size": None})).eval()
 
-    replayable = False
 
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.max_nodes = drafter.max_nodes
-        self.begin, self.propose, self.reset = drafter.begin, drafter.propose, drafter.reset
-        self.drafted: list[list[int]] = []
+def watch(drafter: Drafter) -> list[list[int]]:
+    """A list that fills with what is drafted at each place of the answer from the second on."""
+    drafted: list[list[int]] = []
+    learn = drafter.observe
 
-    def observe(self, step: Step) -> None:
+    def observe(step: Step) -> None:
         tokens, children = step.tree.tokens, step.tree.children
-        path = step.acceptance.path
-        self.drafted += [[tokens[child] for child in children[node]] for node in path]
-        self._drafter.observe(step)
+        drafted.extend([tokens[child] for child in children[node]] for node in step.acceptance.path)
+        learn(step)
 
-    def fork(self) -> Watched:
-        return Watched(self._drafter.fork())
+    drafter.observe = observe  # type: ignore[method-assign]
+    return drafted
 
 
 def sample(drafter: Drafter) -> tuple[list[int], list[list[int]], GenerationStats]:
     """A sampled answer, what was drafted at the places behind its first id, and its counts."""
-    watched = Watched(drafter)
+    drafted = watch(drafter)
     options = DecodingOptions(ANSWER, frozenset(), temperature=1.0, seed=5, scope="all")
-    made = generate(Target(model()), watched, PROMPT, SKIP, options, tiny.tokenizer())
-    return list(made.ids), watched.drafted, made.stats
+    made = generate(Target(model()), drafter, PROMPT, SKIP, options, tiny.tokenizer())
+    return list(made.ids), drafted, made.stats
 
 
 def distributions(ids: list[int]) -> Tensor:

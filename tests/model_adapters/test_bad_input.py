@@ -1,6 +1,6 @@
 """Bad input ends in one clear last line before any weight is loaded.
 
-May import: pytest, torch, safetensors, transformers, model_adapters, tss_bench.
+May import: pytest, torch, safetensors, transformers, model_adapters, tss_bench, tests.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from model_adapters.adapters import (
 )
 from model_adapters.arguments import AdapterError
 from model_adapters.base import SpeculativeLM
+from tests import eagle3
+from tests.model_adapters.conftest import make_tokenizer
 from tss_bench.domains import DomainConfig, DomainMap
 from tss_bench.types import SkipSet
 
@@ -145,7 +147,7 @@ def head_for_default(directory: Path, **config: Any) -> Path:
         ({"hidden_size": 4096}, ["hidden_size 4096", "576"]),
         ({"vocab_size": 49153}, ["vocab_size 49153", "49152"]),
         ({"speculators_model_type": "eagle"}, ["speculators format"]),
-        ({"architectures": ["LlamaForCausalLMEagle3"]}, ["EAGLE-3"]),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, ["no EAGLE-3 head", "missing", "norm"]),
         ({"num_hidden_layers": 30}, ["num_hidden_layers 30", "an EAGLE head has 1"]),
     ],
 )
@@ -156,10 +158,19 @@ def test_a_head_that_does_not_fit(
     expect(last_line(adapter, draft=str(head)), str(head), *parts)
 
 
-def test_an_eagle_3_head_by_its_weights(tmp_path: Path) -> None:
+def test_an_eagle_3_head_of_another_shape(tmp_path: Path) -> None:
     head = head_for_default(tmp_path)
-    save_file({"midlayer.norm.weight": torch.zeros(2)}, head / "model.safetensors")
-    expect(last_line(NativeEagle, draft=str(head)), str(head), "EAGLE-3")
+    save_file({"midlayer.hidden_norm.weight": torch.zeros(2)}, head / "model.safetensors")
+    line = last_line(NativeEagle, draft=str(head))
+    expect(line, str(head), "midlayer.hidden_norm.weight has shape [2]", "means [576]")
+
+
+def test_an_eagle_3_head_for_a_target_of_four_layers(chat_model: Path, tmp_path: Path) -> None:
+    vocab = len(make_tokenizer())
+    state = eagle3.official_state(vocab, 9)
+    head = eagle3.write(tmp_path / "head", eagle3.official_config(vocab, 9), state)
+    line = last_line(NativeEagle, pretrained=str(chat_model), draft=str(head))
+    expect(line, "inputs of layers 2, L//2 and L-3", "the target has 4 layers")
 
 
 def test_a_directory_without_a_head(tmp_path: Path) -> None:

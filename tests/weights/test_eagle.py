@@ -204,8 +204,6 @@ def test_the_check_refuses_a_head_of_another_target(tmp_path, as_pickle, sizes, 
 @pytest.mark.parametrize(
     ("state", "config", "message"),
     [
-        ({"midlayer.norm.weight": torch.ones(2)}, {}, "EAGLE-3 head"),
-        ({}, {"architectures": ["LlamaForCausalLMEagle3"]}, "EAGLE-3 head"),
         ({}, {"speculators_model_type": "eagle"}, "speculators format"),
         ({}, {"num_hidden_layers": 32}, "has num_hidden_layers 32"),
     ],
@@ -299,7 +297,6 @@ def test_safetensors_win_over_a_pickle(tmp_path):
 @pytest.mark.parametrize(
     ("state", "config", "message"),
     [
-        ({"midlayer.norm.weight": torch.ones(2)}, {}, "EAGLE-3 head"),
         ({"fc.weight": torch.ones(2)}, {"speculators_model_type": "eagle"}, "speculators format"),
         ({"fc.weight": torch.ones(2)}, {"num_hidden_layers": 32}, "has num_hidden_layers 32"),
         ({"fc.weight": torch.ones(2)}, {"hidden_act": "gelu"}, "hidden_act"),

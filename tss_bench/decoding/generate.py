@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from tss_bench.decoding.answer import Answer, Clock
+from tss_bench.decoding.capture import Capture
 from tss_bench.decoding.drafters.base import Drafter, Prompt, Step
 from tss_bench.decoding.kv_cache import KVCache
 from tss_bench.decoding.target import Target
@@ -129,9 +130,11 @@ def _decode(
     cache = target.new_cache(len(prompt_ids) + room + drafter.max_nodes)
     prefill_skip = skip if options.scope == "all" else SkipSet.dense(target.num_layers)
     row = torch.tensor([prompt_ids], device=target.device)
-    features = target.prefill(row, cache, prefill_skip)[0]
+    capture = Capture(drafter.feature_layers)
+    hidden = target.prefill(row, cache, prefill_skip, capture)
+    features = capture.features(hidden)[0]
     last = DraftTree.root(prompt_ids[-1])
-    first = verify(last, target.logits(features[-1:]), sampling).bonus
+    first = verify(last, target.logits(hidden[0, -1:]), sampling).bonus
     answer.append_first(first)
     clock.lap("prefill")
     if answer.stop is None:
@@ -145,26 +148,29 @@ def _decode(
         clock.lap("draft")
 
         # 3. Verify the whole tree in one pass of the sparse target, keep the accepted path.
-        hidden = _forward_tree(target, tree, cache, skip)
+        capture = Capture(drafter.feature_layers)
+        hidden = _forward_tree(target, tree, cache, skip, capture)
         logits = target.logits(hidden)
         acceptance = verify(tree, logits, sampling)
         cache.keep(acceptance.path)
         clock.lap("verify")
 
         # 4. Emit what the stop rules leave of it; let the drafter learn.
-        step = Step(tree, hidden, logits, acceptance)
+        step = Step(tree, capture.features(hidden[None])[0], logits, acceptance)
         answer.append_step(step.accepted, drafted=len(tree) - 1)
         if answer.stop is None:
             drafter.observe(step)
         clock.lap("draft")
 
 
-def _forward_tree(target: Target, tree: DraftTree, cache: KVCache, skip: SkipSet) -> Tensor:
+def _forward_tree(
+    target: Target, tree: DraftTree, cache: KVCache, skip: SkipSet, capture: Capture
+) -> Tensor:
     """Hidden states [n, H] of a tree's nodes, the root at the position behind the cache."""
     ids = torch.tensor([tree.tokens], device=target.device)
     positions = torch.tensor([tree.depths], device=target.device) + cache.length
     mask = tree.mask(cache.length, target.device)[None] if len(tree) > 1 else None
-    return target.forward(ids, positions, mask, cache, skip)[0]
+    return target.forward(ids, positions, mask, cache, skip, capture)[0]
 
 
 def _sampling(options: DecodingOptions, device: torch.device) -> Sampling:

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tss_bench.decoding.answer import Answer
 from tss_bench.decoding.batch_cache import BatchCache, Prefix, move_last
+from tss_bench.decoding.capture import Capture
 from tss_bench.decoding.drafters.base import Drafter, Prompt, Step
 from tss_bench.decoding.generate import DecodingOptions, check_prompt, max_depth, new_answer
 from tss_bench.decoding.target import Target
@@ -30,7 +31,7 @@ from tss_bench.types import SkipSet
 @dataclass(frozen=True, eq=False)
 class ReadPrompt:
     """A prompt after its prefill, the start of any number of answers: its keys and values, its
-    features [n, H] and the first id of the answer."""
+    features [n, F] for a drafter and the first id of the answer."""
 
     ids: tuple[int, ...]
     prefix: Prefix
@@ -61,13 +62,18 @@ class Request:
 
 
 @torch.inference_mode()
-def read_prompt(target: Target, ids: Sequence[int], skip: SkipSet) -> ReadPrompt:
-    """Prefill one prompt under `skip`. Raises ValueError for a prompt without room or ids."""
+def read_prompt(
+    target: Target, ids: Sequence[int], skip: SkipSet, feature_layers: tuple[int, ...] = ()
+) -> ReadPrompt:
+    """Prefill one prompt under `skip`, with features for a drafter that has these
+    `feature_layers`. Raises ValueError for a prompt without room or ids."""
     check_prompt(ids, target.context_length)
     cache = target.new_cache(len(ids))
-    features = target.prefill(torch.tensor([list(ids)], device=target.device), cache, skip)[0]
-    first = best_ids(target.logits(features[-1:]))[0]
-    return ReadPrompt(tuple(ids), Prefix.of(cache), features, first)
+    capture = Capture(feature_layers)
+    row = torch.tensor([list(ids)], device=target.device)
+    hidden = target.prefill(row, cache, skip, capture)
+    first = best_ids(target.logits(hidden[0, -1:]))[0]
+    return ReadPrompt(tuple(ids), Prefix.of(cache), capture.features(hidden)[0], first)
 
 
 def capacity_for(options: DecodingOptions, max_nodes: int, context_length: int) -> int:
@@ -131,10 +137,10 @@ class _Batch:
     def step(self) -> list[tuple[Request, Answer]]:
         """One verification for every row; returns the answers that end with it."""
         trees = self._propose()
-        hidden = _forward_trees(
-            self._target, trees, self._cache, [request.skip for request, _ in self._running]
-        )
-        logits = self._target.logits(hidden)
+        capture = Capture(self._feature_layers())
+        skips = [request.skip for request, _ in self._running]
+        hidden = _forward_trees(self._target, trees, self._cache, skips, capture)
+        features, logits = capture.features(hidden), self._target.logits(hidden)
         width = hidden.shape[1]
         best = best_ids(logits.flatten(0, 1))
         accepted = [
@@ -146,7 +152,7 @@ class _Batch:
         for row, (tree, acceptance) in enumerate(zip(trees, accepted, strict=True)):
             request, answer = self._running[row]
             nodes = slice(len(tree))
-            step = Step(tree, hidden[row, nodes], logits[row, nodes], acceptance)
+            step = Step(tree, features[row, nodes], logits[row, nodes], acceptance)
             answer.append_step(step.accepted, drafted=len(tree) - 1)
             if answer.stop is None:
                 request.drafter.observe(step)
@@ -163,13 +169,27 @@ class _Batch:
             trees.append(request.drafter.propose(answer.ids[-1], depth).cut(depth))
         return trees
 
+    def _feature_layers(self) -> tuple[int, ...]:
+        """Those of all drafters: one pass gives every row the same features."""
+        asked = {request.drafter.feature_layers for request, _ in self._running}
+        if len(asked) > 1:
+            raise ValueError(
+                f"answers side by side need drafters with the same features, got the layers "
+                f"{sorted(asked)}"
+            )
+        return asked.pop()
+
     def _remove(self, row: int) -> tuple[Request, Answer]:
         self._cache.drop(row)
         return move_last(self._running, row)
 
 
 def _forward_trees(
-    target: Target, trees: Sequence[DraftTree], cache: BatchCache, skips: Sequence[SkipSet]
+    target: Target,
+    trees: Sequence[DraftTree],
+    cache: BatchCache,
+    skips: Sequence[SkipSet],
+    capture: Capture,
 ) -> Tensor:
     """Hidden states [B, n, H] of the nodes of one tree a row, filled up to the largest tree.
 
@@ -188,4 +208,4 @@ def _forward_trees(
     cache.open(width)
     positions = depths.to(target.device) + cache.positions()[:, None]
     mask = cache.visible(among.to(target.device))
-    return target.forward_rows(ids.to(target.device), positions, mask, cache, skips)
+    return target.forward_rows(ids.to(target.device), positions, mask, cache, skips, capture)

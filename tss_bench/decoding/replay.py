@@ -29,13 +29,15 @@ from tss_bench.decoding.verify import Acceptance
 
 
 class Recorder(NoDraft):
-    """Plain decoding that keeps the feature [1, H] of each emitted id but the last."""
+    """Plain decoding that keeps the feature [1, F] of each emitted id but the last, as a drafter
+    with these `feature_layers` gets them."""
 
-    def __init__(self) -> None:
+    def __init__(self, feature_layers: tuple[int, ...] = ()) -> None:
+        self.feature_layers = feature_layers
         self.features: list[Tensor] = []
 
     def fork(self) -> Recorder:
-        return Recorder()
+        return Recorder(self.feature_layers)
 
     def observe(self, step: Step) -> None:
         self.features.append(step.features)
@@ -43,7 +45,7 @@ class Recorder(NoDraft):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """A known greedy answer: its ids, and the features [m, H] of all of them but the last.
+    """A known greedy answer: its ids, and the features [m, F] of all of them but the last.
 
     Protocol `strict` only: under `paper` a step may emit ids behind the end of the answer, which
     no plain answer knows.

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from tss_bench.decoding.batch_cache import BatchCache
 from tss_bench.decoding.blocks import decoder, make_blocks
+from tss_bench.decoding.capture import Capture
 from tss_bench.decoding.kv_cache import KVCache
 from tss_bench.decoding.linear import Linear, linear
 from tss_bench.types import SkipSet
@@ -122,16 +123,22 @@ class Target:
         return values * self.dtype.itemsize
 
     def forward(
-        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache, skip: SkipSet
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        cache: KVCache,
+        skip: SkipSet,
+        capture: Capture | None = None,
     ) -> Tensor:
         """Hidden states [B, n, H] after the final norm.
 
         ids, positions int [B, n]; mask bool [B or 1, n, past + n], True = may attend (None:
         causal). Active blocks write their keys and values behind the cache's past; the caller
         decides with `advance` or `keep` what stays. A skipped block passes its input on: it
-        computes and stores nothing.
+        computes and stores nothing. `capture` is shown the input of every block.
         """
-        return self.forward_from(0, self.embed(ids), positions, mask, cache, skip)
+        return self.forward_from(0, self.embed(ids), positions, mask, cache, skip, capture)
 
     def forward_from(
         self,
@@ -141,6 +148,7 @@ class Target:
         mask: Tensor | None,
         cache: KVCache,
         skip: SkipSet,
+        capture: Capture | None = None,
     ) -> Tensor:
         """`forward` from block `first` on, for the hidden states [B, n, H] that enter it.
 
@@ -149,9 +157,13 @@ class Target:
         """
         self.check(skip)
         state = self._blocks.begin(hidden, positions, mask, cache)
-        for layer in skip.active:
-            if layer >= first:
+        for layer in range(first, self.num_layers):
+            if capture is not None:
+                capture.see(layer, hidden)
+            if layer not in skip:
                 hidden = self._blocks.run(layer, hidden, state)
+        if capture is not None:
+            capture.see(self.num_layers, hidden)
         return self._norm(hidden)
 
     def forward_rows(
@@ -161,6 +173,7 @@ class Target:
         mask: Tensor,
         cache: BatchCache,
         skips: Sequence[SkipSet],
+        capture: Capture | None = None,
     ) -> Tensor:
         """`forward` of an open pass over a batch whose row i runs under `skips[i]`.
 
@@ -173,6 +186,8 @@ class Target:
         hidden = self.embed(ids)
         state = self._blocks.begin(hidden, positions, mask, cache)
         for layer in range(self.num_layers):
+            if capture is not None:
+                capture.see(layer, hidden)
             active = [layer not in skip for skip in skips]
             if not any(active):
                 continue
@@ -181,6 +196,8 @@ class Target:
                 keeps = torch.tensor(active, device=hidden.device)[:, None, None]
                 output = torch.where(keeps, output, hidden)
             hidden = output
+        if capture is not None:
+            capture.see(self.num_layers, hidden)
         return self._norm(hidden)
 
     def layer_inputs(
@@ -196,10 +213,12 @@ class Target:
             inputs.append(self._blocks.run(layer, inputs[-1], state))
         return inputs
 
-    def prefill(self, ids: Tensor, cache: KVCache, skip: SkipSet) -> Tensor:
+    def prefill(
+        self, ids: Tensor, cache: KVCache, skip: SkipSet, capture: Capture | None = None
+    ) -> Tensor:
         """Append ids [B, n] causally to the cache; hidden states [B, n, H]."""
         positions = torch.arange(ids.shape[1], device=self.device) + cache.length
-        hidden = self.forward(ids, positions.expand_as(ids), None, cache, skip)
+        hidden = self.forward(ids, positions.expand_as(ids), None, cache, skip, capture)
         cache.advance(ids.shape[1])
         return hidden
 

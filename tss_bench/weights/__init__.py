@@ -7,6 +7,7 @@ from tss_bench.weights.cache import WeightsUnavailable
 from tss_bench.weights.default_models import DEFAULT_BASE, DEFAULT_MODEL, PACKAGED_MODELS
 from tss_bench.weights.eagle import (
     check_eagle_head,
+    eagle_notes,
     load_eagle_head,
     resolve_eagle,
     save_eagle_head,
@@ -24,6 +25,7 @@ __all__ = [
     "WeightsUnavailable",
     "check_eagle_head",
     "describe",
+    "eagle_notes",
     "end_of_text_ids",
     "load_eagle_head",
     "load_model",

@@ -1,28 +1,46 @@
-"""EAGLE-1/2 draft heads on disk: find, read with strict checks, write with provenance.
+"""EAGLE draft heads on disk: find, read with strict checks, write with provenance.
 
 A head belongs to a target of its width and token ids. Rows that pad a vocabulary mean nothing:
 a head with fewer or more of them than the target is fitted to the target's rows.
 
 May import: torch, safetensors, transformers (types only),
-tss_bench.decoding.drafters.eagle_head and tss_bench.weights.
+tss_bench.decoding.drafters.{eagle_head, eagle3_head, head_block} and tss_bench.weights.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
+from tss_bench.decoding.drafters.eagle3_head import Eagle3Config, Eagle3Head
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
+from tss_bench.decoding.drafters.head_block import HeadShape
+from tss_bench.weights.eagle3 import (
+    check_tensors,
+    eagle3_config,
+    flat_config,
+    is_eagle3,
+    make_head,
+    verifier_note,
+)
+from tss_bench.weights.eagle_files import (
+    PICKLE,
+    SAFETENSORS,
+    State,
+    check_draft_ids,
+    check_keys,
+    read_config_file,
+    read_state,
+    with_rows,
+)
 from tss_bench.weights.hub import hub_directory, tokenizer_files
 from tss_bench.weights.loading import ModelInfo, read_tokenizer
 from tss_bench.weights.tokenizers import require_same_tokenizer
@@ -30,7 +48,7 @@ from tss_bench.weights.tokenizers import require_same_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SAFETENSORS, PICKLE, PROVENANCE = "model.safetensors", "pytorch_model.bin", "provenance.json"
+PROVENANCE = "provenance.json"
 _EMBEDDING = "embed_tokens.weight"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -57,7 +75,7 @@ def resolve_eagle(draft: str, info: ModelInfo, revision: str | None = None) -> P
         raise ValueError(
             f"no EAGLE head is packaged for {info.id!r}; train one with `tss-bench train eagle` "
             f"or pass draft=<directory or hub id of a head> (the authors' heads are named "
-            f"yuhuili/EAGLE-… on the hub)"
+            f"yuhuili/EAGLE-… and yuhuili/EAGLE3-… on the hub)"
         )
     if local:
         return path
@@ -82,15 +100,15 @@ def _head_files(names: list[str]) -> list[str]:
 def check_eagle_head(
     path: str | Path, info: ModelInfo, target_tokenizer: Callable[[], PreTrainedTokenizerBase]
 ) -> bool:
-    """Refuse a head that cannot draft for the target, from its config and file names alone.
+    """Refuse a head that cannot draft for the target, from its config, tensor names and shapes.
 
     Returns whether its tokenizer was compared with the target's and found equal; without one
     in the directory the vocabulary's size decides. Raises ValueError: no head in the directory,
-    a head of another kind, and another width, vocabulary or tokenizer, naming both.
+    one of an unknown kind or with other tensors than its config means, another width, vocabulary
+    or tokenizer, naming both, and an EAGLE-3 head for a target with too few layers.
     """
     directory = Path(path)
-    config = _read_config(directory)
-    _check_kind(directory, _weight_names(directory))
+    config, state = _read(directory, outline=True)
     _check_width(directory, config, info.hidden_size)
     same_tokenizer = any((directory / name).is_file() for name in _TOKENIZERS)
     if same_tokenizer:
@@ -101,7 +119,16 @@ def check_eagle_head(
             draft_name=str(directory),
         )
     _check_vocabulary(directory, config, info.vocab_size, same_tokenizer)
+    _check_tensors(directory, config, state)
+    if isinstance(config, Eagle3Config):
+        config.feature_layers(info.num_layers)
     return same_tokenizer
+
+
+def eagle_notes(path: str | Path, info: ModelInfo) -> list[str]:
+    """What the user should be told of a head that passed `check_eagle_head`, a line each."""
+    note = verifier_note(read_config_file(Path(path)), info)
+    return [] if note is None else [note]
 
 
 def load_eagle_head(
@@ -110,26 +137,25 @@ def load_eagle_head(
     target_hidden_size: int,
     target_vocab_size: int,
     same_tokenizer: bool = False,
-) -> EagleHead:
+) -> EagleHead | Eagle3Head:
     """Read a head as a float32 module in eval mode, with as many token rows as the target.
 
-    `same_tokenizer`: see `check_eagle_head`. Raises ValueError naming every missing, extra or
-    misshaped key, a head of another kind, and both numbers when the head belongs to a target of
-    another width or vocabulary.
+    Config and tensor names tell whether it is of EAGLE-1/2 or EAGLE-3. `same_tokenizer`: see
+    `check_eagle_head`. Raises ValueError naming every missing, extra or misshaped key, and both
+    numbers when the head belongs to a target of another width or vocabulary.
     """
     directory = Path(path)
-    config = _read_config(directory)
+    config, state = _read(directory)
     _check_width(directory, config, target_hidden_size)
     _check_vocabulary(directory, config, target_vocab_size, same_tokenizer)
-    state = _read_state(directory)
-    _check_kind(directory, state)
-    config = _fit_config(config, state)
-    own = _EMBEDDING in state
-    _check_keys(directory, state, EagleHead(config, own_embedding=own).state_dict())
+    _check_tensors(directory, config, state)
+    if isinstance(config, Eagle3Config):
+        return make_head(directory, config, state, target_vocab_size)
     if config.draft_vocab_size is not None:
-        _check_draft_ids(directory, state["d2t"], min(config.vocab_size, target_vocab_size))
+        check_draft_ids(directory, state["d2t"], min(config.vocab_size, target_vocab_size))
+    own = _EMBEDDING in state
     if own:
-        state[_EMBEDDING] = _with_rows(state[_EMBEDDING], target_vocab_size)
+        state[_EMBEDDING] = with_rows(state[_EMBEDDING], target_vocab_size)
     head = EagleHead(replace(config, vocab_size=target_vocab_size), own_embedding=own)
     head.load_state_dict(state)
     return head.eval()
@@ -157,47 +183,42 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     unfinished.replace(path)
 
 
-def _read_config(directory: Path) -> EagleConfig:
-    path = directory / "config.json"
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"{directory} has no config.json, so it is no EAGLE head") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} holds no JSON object")
-    if "speculators_model_type" in config:
-        raise ValueError(f"{directory} is in the speculators format; an EAGLE directory is needed")
-    if any("eagle3" in str(name).lower() for name in config.get("architectures") or ()):
-        _refuse_eagle_3(directory)
+def _read(directory: Path, *, outline: bool = False) -> tuple[EagleConfig | Eagle3Config, State]:
+    """Shape and tensors of a head; `outline`: the tensors' names and shapes alone."""
+    raw = read_config_file(directory)
+    config = flat_config(directory, raw)
     if int(config.get("num_hidden_layers", 1)) != 1:
         raise ValueError(
-            f"{path} has num_hidden_layers {config['num_hidden_layers']}, an EAGLE head has 1: "
-            f"is this a whole model?"
+            f"{directory / 'config.json'} has num_hidden_layers {config['num_hidden_layers']}, an "
+            f"EAGLE head has 1: is this a whole model?"
         )
-    return EagleConfig.from_dict(config)
+    state = read_state(directory, outline=outline)
+    if is_eagle3(raw, state):
+        return eagle3_config(config), state
+    return _fit_config(EagleConfig.from_dict(config), state), state
 
 
-def _check_kind(directory: Path, names: Iterable[str]) -> None:
-    if any(name.startswith("midlayer.") for name in names):
-        _refuse_eagle_3(directory)
+def _check_tensors(
+    directory: Path, config: EagleConfig | Eagle3Config, state: Mapping[str, Tensor]
+) -> None:
+    if isinstance(config, Eagle3Config):
+        check_tensors(directory, config, state)
+        return
+    with torch.device("meta"):
+        expected = EagleHead(config, own_embedding=_EMBEDDING in state).state_dict()
+    check_keys(directory, "EAGLE-1/2", state, expected)
 
 
-def _refuse_eagle_3(directory: Path) -> NoReturn:
-    raise ValueError(f"{directory} is an EAGLE-3 head; an EAGLE-1 or EAGLE-2 head is needed")
-
-
-def _check_width(directory: Path, config: EagleConfig, target: int) -> None:
-    if config.hidden_size != target:
+def _check_width(directory: Path, config: HeadShape, target: int) -> None:
+    if config.feature_size != target:
         raise ValueError(
-            f"the EAGLE head {directory} has hidden_size {config.hidden_size}, the target has "
+            f"the EAGLE head {directory} has hidden_size {config.feature_size}, the target has "
             f"{target}: it was trained for another model; pass a head of this target as draft="
         )
 
 
 def _check_vocabulary(
-    directory: Path, config: EagleConfig, target: int, same_tokenizer: bool
+    directory: Path, config: HeadShape, target: int, same_tokenizer: bool
 ) -> None:
     """A larger vocabulary may have tokens that the target lacks; equal tokenizers rule it out."""
     if config.vocab_size > target and not same_tokenizer:
@@ -208,51 +229,6 @@ def _check_vocabulary(
         )
 
 
-def _with_rows(matrix: Tensor, rows: int) -> Tensor:
-    """The first `rows` rows, zeros where there are none; padded rows belong to no token."""
-    missing = max(0, rows - len(matrix))
-    return torch.cat([matrix[:rows], matrix.new_zeros(missing, matrix.shape[1])])
-
-
-def _weight_names(directory: Path) -> list[str]:
-    """Names in the header of the safetensors file; a pickle tells none before it is read."""
-    safe = directory / SAFETENSORS
-    if not safe.is_file():
-        _require_pickle(directory)
-        return []
-    try:
-        with safe_open(safe, "pt") as file:
-            return list(file.keys())
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"cannot read the weights in {directory}: {error}") from error
-
-
-def _require_pickle(directory: Path) -> None:
-    if not (directory / PICKLE).is_file():
-        raise ValueError(f"{directory} has neither {SAFETENSORS} nor {PICKLE}")
-
-
-def _read_state(directory: Path) -> dict[str, Tensor]:
-    """The tensors of the file, without the rotary tables that old Llama files carry."""
-    safe, pickle = directory / SAFETENSORS, directory / PICKLE
-    try:
-        if safe.is_file():
-            state = load_file(safe)
-        else:
-            _require_pickle(directory)
-            state = torch.load(pickle, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, EOFError, OSError) as error:
-        raise ValueError(f"cannot read the weights in {directory}: {error}") from error
-    except UnpicklingError as error:
-        raise ValueError(
-            f"{pickle} is no plain tensor file and is not opened, since a pickle can run code; "
-            f"convert it to {SAFETENSORS} on a machine you trust it on"
-        ) from error
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise ValueError(f"{pickle} is no dictionary of tensors")
-    return {k: v for k, v in state.items() if not k.endswith("rotary_emb.inv_freq")}
-
-
 def _fit_config(config: EagleConfig, state: Mapping[str, Tensor]) -> EagleConfig:
     """No `fc.bias` in the file means no bias; a draft vocabulary of full size needs no `d2t`."""
     if "fc.bias" not in state:
@@ -260,34 +236,3 @@ def _fit_config(config: EagleConfig, state: Mapping[str, Tensor]) -> EagleConfig
     if config.draft_vocab_size == config.vocab_size and "d2t" not in state:
         config = replace(config, draft_vocab_size=None)
     return config
-
-
-def _check_keys(
-    directory: Path, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]
-) -> None:
-    problems = []
-    if missing := sorted(expected.keys() - state.keys()):
-        problems.append(f"missing {', '.join(missing)}")
-    if extra := sorted(state.keys() - expected.keys()):
-        problems.append(f"extra {', '.join(extra)}")
-    for key in sorted(expected.keys() & state.keys()):
-        found, wanted = list(state[key].shape), list(expected[key].shape)
-        if found != wanted:
-            problems.append(f"{key} has shape {found}, config.json means {wanted}")
-        elif state[key].is_floating_point() != expected[key].is_floating_point():
-            problems.append(f"{key} has dtype {state[key].dtype}")
-        elif not torch.isfinite(state[key]).all():
-            problems.append(f"{key} holds values that are not finite")
-    if problems:
-        raise ValueError(f"{directory} is no EAGLE-1/2 head: {'; '.join(problems)}")
-
-
-def _check_draft_ids(directory: Path, offsets: Tensor, vocab_size: int) -> None:
-    ids = offsets.long() + torch.arange(len(offsets))
-    if ids.min() < 0 or ids.max() >= vocab_size:
-        raise ValueError(
-            f"d2t of {directory} points to target ids {int(ids.min())} to {int(ids.max())}, "
-            f"allowed are 0 to {vocab_size - 1}"
-        )
-    if len(ids.unique()) != len(ids):
-        raise ValueError(f"d2t of {directory} points to the same target id twice")

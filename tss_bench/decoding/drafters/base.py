@@ -17,9 +17,11 @@ from tss_bench.decoding.verify import Acceptance
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prefilled prompt: ids (n), features [n, H] (after the final norm), the target's head.
+    """A prefilled prompt: ids (n), features [n, F] as `Drafter.feature_layers` asks for them, the
+    target's head.
 
-    `logits` maps hidden states [.., H] to logits [.., V]; `first` is the id that prefill gave.
+    `logits` maps final hidden states [.., H] to logits [.., V]; `first` is the id that prefill
+    gave.
     """
 
     ids: Sequence[int]
@@ -30,7 +32,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Step:
-    """One verified tree: features [n, H] and logits [n, V] of all its nodes, and the outcome."""
+    """One verified tree: features [n, F] and logits [n, V] of all its nodes, and the outcome."""
 
     tree: DraftTree
     features: Tensor
@@ -51,10 +53,13 @@ class Drafter(Protocol):
     state from one request to the next unless it says so. `max_nodes` is the size of the largest
     tree it proposes, the root included. `replayable`: what it proposes depends on the accepted
     ids and their features alone, so that it can be run along a known answer (decoding.replay).
+    `feature_layers`: the target's blocks whose inputs, side by side, are its features, ascending
+    (see `decoding.capture.Capture`); none: the hidden states after the final norm.
     """
 
     max_nodes: int
     replayable: bool
+    feature_layers: tuple[int, ...]
 
     def begin(self, prompt: Prompt) -> None:
         """Start a request; must forget the one before."""

@@ -32,6 +32,7 @@ class DraftModel:
     """
 
     replayable = True
+    feature_layers: tuple[int, ...] = ()
 
     def __init__(self, model: Target, vocab_size: int, num_draft_tokens: int = 5) -> None:
         if num_draft_tokens < 1:

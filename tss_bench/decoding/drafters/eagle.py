@@ -1,7 +1,8 @@
 """The EAGLE drafter: a one-block head that extrapolates the target's features into a tree.
 
 May import: torch, decoding.{linear, target, tree}, drafters.*. Static tree as in EAGLE-1
-(arXiv 2401.15077), dynamic tree as in EAGLE-2 (arXiv 2406.16858).
+(arXiv 2401.15077), dynamic tree as in EAGLE-2 (arXiv 2406.16858); heads of either, and of EAGLE-3
+(arXiv 2503.01840), grow both.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor
 
 from tss_bench.decoding.drafters.base import Prompt, Step
-from tss_bench.decoding.drafters.eagle_head import EagleHead, KeyValues
+from tss_bench.decoding.drafters.eagle3_head import Eagle3Head
+from tss_bench.decoding.drafters.eagle_head import EagleHead
+from tss_bench.decoding.drafters.head_block import KeyValues
 from tss_bench.decoding.drafters.tree_template import TreeTemplate
 from tss_bench.decoding.linear import Linear, pack_linears
 from tss_bench.decoding.target import Target
@@ -46,22 +49,23 @@ class Eagle:
     """Drafts with `head`; keeps keys and values of verified positions only.
 
     Takes over the head, which is not to be used or trained any more. Raises ValueError when it
-    was made for a target of another width or vocabulary.
+    was made for a target of another width or vocabulary, or one with more layers.
     """
 
     replayable = True
 
-    def __init__(self, head: EagleHead, target: Target, tree: DynamicTree | TreeTemplate) -> None:
+    def __init__(
+        self, head: EagleHead | Eagle3Head, target: Target, tree: DynamicTree | TreeTemplate
+    ) -> None:
         _check_fits(head, target)
+        self.feature_layers = head.feature_layers(target.num_layers)
         self.head = head.to(device=target.device, dtype=target.dtype).eval()
         pack_linears(self.head)
         self._target = target
         self.tree = tree
         rows = head.draft_rows
         self._rows = None if rows is None else rows.to(target.device)
-        self._logits: Linear = (
-            target.logits if self._rows is None else target.draft_head(self._rows)
-        )
+        self._logits = _draft_logits(head, target, self._rows)
         size = tree.total_token if isinstance(tree, DynamicTree) else len(tree.nodes) + 1
         self.max_nodes = size
         self.reset()
@@ -120,7 +124,7 @@ class Eagle:
         ids = torch.tensor([self._ids], device=self._target.device)
         start = self._verified_length()
         positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
-        features = torch.cat(self._features)[None]
+        features = self.head.fuse(torch.cat(self._features))[None]
         hidden, self._past = self.head(self.embed(ids), features, positions, None, self._past)
         self._ids, self._features = [], []
         return hidden[0, -1]
@@ -235,11 +239,18 @@ def _grow_static(growth: _Growth, tree: TreeTemplate, root: int, max_depth: int)
     )
 
 
-def _check_fits(head: EagleHead, target: Target) -> None:
+def _draft_logits(head: EagleHead | Eagle3Head, target: Target, rows: Tensor | None) -> Linear:
+    """Scores of the draft vocabulary: by the head's own output matrix, or by the target's."""
+    if isinstance(head, Eagle3Head):
+        return head.logits
+    return target.logits if rows is None else target.draft_head(rows)
+
+
+def _check_fits(head: EagleHead | Eagle3Head, target: Target) -> None:
     config = head.config
-    if config.hidden_size != target.hidden_size:
+    if config.feature_size != target.hidden_size:
         raise ValueError(
-            f"the EAGLE head has hidden size {config.hidden_size}, the target "
+            f"the EAGLE head has hidden size {config.feature_size}, the target "
             f"{target.hidden_size}; use the head that was trained for this target"
         )
     if config.vocab_size > target.vocab_size:

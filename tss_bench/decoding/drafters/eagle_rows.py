@@ -129,7 +129,7 @@ class EagleRows:
         """Run the head over what the last step of each row emitted."""
         counts = [len(step.accepted) for step in steps]
         width = max(2 if len(steps) == 1 else 1, *counts)
-        features = self._features.new_zeros(len(steps), width, self._features.shape[-1])
+        features = self._features.new_zeros(len(steps), width, steps[0].features.shape[-1])
         ids = torch.zeros(len(steps), width, dtype=torch.long)
         for row, (step, count) in enumerate(zip(steps, counts, strict=True)):
             ids[row, :count] = torch.tensor(step.accepted)
@@ -139,7 +139,7 @@ class EagleRows:
         self._cache.open(width)
         hidden = self._drafter.head.forward_rows(
             self._drafter.embed(ids.to(device)),
-            features,
+            self._drafter.head.fuse(features),
             self._cache.positions()[:, None] + torch.arange(width, device=device),
             self._cache.visible(among.expand(len(steps), -1, -1)),
             self._cache,

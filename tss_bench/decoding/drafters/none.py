@@ -14,6 +14,7 @@ class NoDraft:
 
     max_nodes = 1
     replayable = True
+    feature_layers: tuple[int, ...] = ()
 
     def begin(self, prompt: Prompt) -> None:
         pass

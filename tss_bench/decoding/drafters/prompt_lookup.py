@@ -24,6 +24,7 @@ class PromptLookup:
     """
 
     replayable = True
+    feature_layers: tuple[int, ...] = ()
 
     def __init__(self, max_ngram_size: int = 3, num_pred_tokens: int = 10) -> None:
         sizes = {"max_ngram_size": max_ngram_size, "num_pred_tokens": num_pred_tokens}

@@ -34,6 +34,7 @@ class TokenRecycling:
 
     # Rejected nodes teach it.
     replayable = False
+    feature_layers: tuple[int, ...] = ()
 
     def __init__(self, vocab_size: int, template: TreeTemplate, state: State = "request") -> None:
         if template.max_children > CANDIDATES:
