@@ -14,6 +14,7 @@ from tests import tiny
 from tests.decoding import reference
 from tss_bench.decoding.answer import Answer
 from tss_bench.decoding.drafters.base import Drafter, Prompt
+from tss_bench.decoding.drafters.layerskip import LayerSkip
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.generate import DecodingOptions, Generation, generate
 from tss_bench.protocols import StopRule
@@ -188,17 +189,16 @@ def test_sampling_depends_on_the_seed_alone(temperature: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "trees",
+    "drafter",
     [
-        [],
-        [([9, 30, 11], [0, 0, 0])],
-        [([30, 12, 5, 30], [0, 1, 0, 3])],
+        tiny.Adversary([]),
+        tiny.Adversary([([9, 30, 11], [0, 0, 0])]),
+        tiny.Adversary([([30, 12, 5, 30], [0, 1, 0, 3])]),
+        LayerSkip(2, 2),
     ],
-    ids=["plain", "siblings", "branches"],
+    ids=["plain", "siblings", "branches", "layerskip"],
 )
-def test_sampled_second_ids_have_the_targets_distribution(
-    trees: list[tuple[list[int], list[int]]],
-) -> None:
+def test_sampled_second_ids_have_the_targets_distribution(drafter: Drafter) -> None:
     """Chi-square against sum over first ids of p(first) * p(second | first), by Hugging Face."""
     model, draws, temperature = tiny.model(), 1500, 6.0
     with torch.no_grad():
@@ -209,7 +209,7 @@ def test_sampled_second_ids_have_the_targets_distribution(
     expected = (first @ second * draws).tolist()
     counts = Counter(
         run(
-            tiny.Adversary(trees),
+            drafter,
             DecodingOptions(3, frozenset(), temperature=temperature, seed=seed),
         ).ids[1]
         for seed in range(draws)

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from tss_bench.decoding.answer import Answer, Clock
-from tss_bench.decoding.drafters.base import Drafter, Prompt, Step
+from tss_bench.decoding.drafters.base import Drafter, Prompt, SharesTarget, Step
 from tss_bench.decoding.kv_cache import KVCache
 from tss_bench.decoding.target import Target
 from tss_bench.decoding.tree import DraftTree
@@ -134,7 +134,10 @@ def _decode(
     first = verify(last, target.logits(features[-1:]), sampling).bonus
     answer.append_first(first)
     clock.lap("prefill")
+    shares = drafter if isinstance(drafter, SharesTarget) else None
     if answer.stop is None:
+        if shares is not None:
+            shares.attach(target, cache, skip)
         drafter.begin(Prompt(prompt_ids, features, target.logits, first))
     clock.lap("draft")
 
@@ -145,7 +148,7 @@ def _decode(
         clock.lap("draft")
 
         # 3. Verify the whole tree in one pass of the sparse target, keep the accepted path.
-        hidden = _forward_tree(target, tree, cache, skip)
+        hidden = _forward_tree(target, tree, cache, skip, shares)
         logits = target.logits(hidden)
         acceptance = verify(tree, logits, sampling)
         cache.keep(acceptance.path)
@@ -159,12 +162,18 @@ def _decode(
         clock.lap("draft")
 
 
-def _forward_tree(target: Target, tree: DraftTree, cache: KVCache, skip: SkipSet) -> Tensor:
+def _forward_tree(
+    target: Target, tree: DraftTree, cache: KVCache, skip: SkipSet, shares: SharesTarget | None
+) -> Tensor:
     """Hidden states [n, H] of a tree's nodes, the root at the position behind the cache."""
-    ids = torch.tensor([tree.tokens], device=target.device)
+    first = 0 if shares is None else shares.exit_layer
+    if shares is None:
+        entering = target.embed(torch.tensor([tree.tokens], device=target.device))
+    else:
+        entering = shares.entering(tree)[None]
     positions = torch.tensor([tree.depths], device=target.device) + cache.length
     mask = tree.mask(cache.length, target.device)[None] if len(tree) > 1 else None
-    return target.forward(ids, positions, mask, cache, skip)[0]
+    return target.forward_from(first, entering, positions, mask, cache, skip)[0]
 
 
 def _sampling(options: DecodingOptions, device: torch.device) -> Sampling:
