@@ -1,4 +1,4 @@
-"""The six models that lm-eval knows by name: three drafters, each native and with skip sets.
+"""The models that lm-eval knows by name: each drafter native and with skip sets, and early exit.
 
 May import: torch, tss_bench.{decoding,weights}, model_adapters.
 """
@@ -13,6 +13,7 @@ import torch
 
 from model_adapters.arguments import EAGLE, TOKEN_RECYCLING, AdapterError, Arguments
 from model_adapters.base import SpeculativeLM
+from model_adapters.layerskip import EarlyExit, NativeLayerSkip, TssLayerSkip
 from model_adapters.loaded import load_tokenizer
 from tss_bench import weights
 from tss_bench.decoding.drafters.base import Drafter
@@ -131,7 +132,17 @@ class TssTokenRecycling(NativeTokenRecycling):
 
 ADAPTERS: dict[str, type[SpeculativeLM]] = {
     adapter.name: adapter
-    for adapter in (NativeAR, TssAR, NativeEagle, TssEagle, NativeTokenRecycling, TssTokenRecycling)
+    for adapter in (
+        NativeAR,
+        TssAR,
+        NativeEagle,
+        TssEagle,
+        NativeTokenRecycling,
+        TssTokenRecycling,
+        NativeLayerSkip,
+        TssLayerSkip,
+        EarlyExit,
+    )
 }
 """All adapters by the name that lm-eval knows them by."""
 

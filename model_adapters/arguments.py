@@ -11,7 +11,7 @@ import ast
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from tss_bench.decoding.drafters.token_recycling import State
 from tss_bench.types import PROTOCOLS, SCOPES, Protocol, Scope
@@ -58,11 +58,16 @@ class Arguments:
     top_k: int | None = None
     tree: str | None = None
     state: State = "request"
+    exit_layer: int | None = None
+    num_speculations: int | Literal["auto"] | None = None
+    draft_confidence: float | None = None
 
 
 EAGLE = frozenset({"draft", "draft_revision", "total_token", "depth", "top_k", "tree"})
 TOKEN_RECYCLING = frozenset({"tree", "state"})
-COMMON = frozenset(f.name for f in fields(Arguments)) - SPARSE - EAGLE - TOKEN_RECYCLING
+EXIT_LAYER = frozenset({"exit_layer"})
+LAYERSKIP = EXIT_LAYER | {"num_speculations", "draft_confidence"}
+COMMON = frozenset(f.name for f in fields(Arguments)) - SPARSE - EAGLE - TOKEN_RECYCLING - LAYERSKIP
 
 
 def read_arguments(adapter: str, given: Mapping[str, Any], allowed: Iterable[str]) -> Arguments:
@@ -161,6 +166,30 @@ def _count(low: int) -> Any:
     return read
 
 
+def _count_or_auto(low: int) -> Any:
+    def read(name: str, value: object) -> int | str:
+        if str(value).strip().lower() == "auto":
+            return "auto"
+        number = _whole(value)
+        if number is None or number < low:
+            raise AdapterError(
+                f"{name} must be auto or a whole number of at least {low}, got {value!r}"
+            )
+        return number
+
+    return read
+
+
+def _probability(name: str, value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = -1.0
+    if isinstance(value, bool) or not 0.0 <= number <= 1.0:
+        raise AdapterError(f"{name} must be a probability, 0 to 1, got {value!r}")
+    return number
+
+
 def _whole(value: object) -> int | None:
     if isinstance(value, bool):
         return None
@@ -218,6 +247,9 @@ _READERS: dict[str, Any] = {
     "top_k": _count(1),
     "tree": _text,
     "state": _one_of(STATES),
+    "exit_layer": _count(1),
+    "num_speculations": _count_or_auto(1),
+    "draft_confidence": _probability,
 }
 
 

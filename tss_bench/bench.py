@@ -70,8 +70,10 @@ def run_engine(args: argparse.Namespace) -> None:
     records: dict[str, dict[str, list[GenerationStats]]] = {}
     for task in tasks:
         answers = run_interleaved(adapters, task.requests, task.label, hub)
+        labels = {method: adapters[method].label for method in adapters}
         records[task.label] = {
-            method: [answer.stats[0] for answer in given] for method, given in answers.items()
+            labels.get(method, method): [answer.stats[0] for answer in given]
+            for method, given in answers.items()
         }
     report = engine_report(records)
     print(engine_table(report))
@@ -88,7 +90,7 @@ def run_domains(args: argparse.Namespace) -> None:
         for name, answers in run_interleaved(adapters, task.requests, task.label).items():
             outcome = task.score(answers)
             figures = domains_row(answers, outcome.samples, outcome.aggregate(task.task))
-            rows.append({"task": task.label, "model": name, **figures})
+            rows.append({"task": task.label, "model": adapters[name].label, **figures})
         print(domains_table(rows), flush=True)
     print(json.dumps({"bench": "domains", **_setting(args, adapters), "results": rows}))
 
@@ -134,14 +136,15 @@ def machine(adapters: Adapters) -> str:
         f"{first.device}, {platform.processor() or platform.machine()}, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
-    return "\n".join([place, *(_adapter_line(name, one) for name, one in adapters.items())])
+    return "\n".join([place, *(_adapter_line(one) for one in adapters.values())])
 
 
-def _adapter_line(name: str, adapter: SpeculativeLM) -> str:
+def _adapter_line(adapter: SpeculativeLM) -> str:
     rest = adapter.controller.sets["*"]
     named = [f"{key} {skip}" for key, skip in adapter.controller.sets.items() if skip != rest]
     sets = f"{', '.join(named)}, else {rest}" if named else str(rest)
-    return f"{name}: protocol {adapter.arguments.protocol}, scope {adapter.scope}, skips {sets}"
+    protocol = adapter.arguments.protocol
+    return f"{adapter.label}: protocol {protocol}, scope {adapter.scope}, skips {sets}"
 
 
 def _prepare(args: argparse.Namespace) -> tuple[dict[str, SpeculativeLM], list[TaskRequests]]:

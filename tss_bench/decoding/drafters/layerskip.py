@@ -53,6 +53,15 @@ class LayerSkip:
         self._ends = frozenset(ends)
         self.reset()
 
+    def reset(self) -> None:
+        self._shared: tuple[Target, KVCache, SkipSet] | None = None
+        self._states: list[Tensor] = []
+
+    def fork(self) -> LayerSkip:
+        forked = copy.copy(self)
+        forked._states = list(self._states)
+        return forked
+
     def attach(self, target: Target, cache: KVCache, skip: SkipSet) -> None:
         """See `SharesTarget`. Raises ValueError for a target without a block `exit_layer`."""
         if self.exit_layer >= target.num_layers:
@@ -84,15 +93,6 @@ class LayerSkip:
 
     def observe(self, step: Step) -> None:
         pass
-
-    def fork(self) -> LayerSkip:
-        forked = copy.copy(self)
-        forked._states = list(self._states)
-        return forked
-
-    def reset(self) -> None:
-        self._shared: tuple[Target, KVCache, SkipSet] | None = None
-        self._states: list[Tensor] = []
 
     def _run(self, tokens: Sequence[int]) -> None:
         """Put the chain's next nodes through the early blocks, behind those that were."""
