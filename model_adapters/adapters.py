@@ -1,4 +1,4 @@
-"""The models that lm-eval knows by name: each drafter native and with skip sets.
+"""The models that lm-eval knows by name: each drafter native and with skip sets, and early exit.
 
 May import: torch, tss_bench.{decoding,weights}, model_adapters.
 """
@@ -14,6 +14,7 @@ import torch
 from model_adapters.arguments import EAGLE, TOKEN_RECYCLING, AdapterError, Arguments
 from model_adapters.base import SpeculativeLM
 from model_adapters.draft_model import NativeDraftModel, TssDraftModel
+from model_adapters.layerskip import EarlyExit, NativeLayerSkip, TssLayerSkip
 from model_adapters.loaded import load_tokenizer
 from model_adapters.prompt_lookup import NativePromptLookup, TssPromptLookup
 from tss_bench import weights
@@ -146,6 +147,9 @@ ADAPTERS: dict[str, type[SpeculativeLM]] = {
         TssPromptLookup,
         NativeDraftModel,
         TssDraftModel,
+        NativeLayerSkip,
+        TssLayerSkip,
+        EarlyExit,
     )
 }
 """All adapters by the name that lm-eval knows them by."""

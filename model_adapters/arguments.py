@@ -11,7 +11,7 @@ import ast
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from tss_bench.decoding.drafters.token_recycling import State
 from tss_bench.types import PROTOCOLS, SCOPES, Protocol, Scope
@@ -61,14 +61,19 @@ class Arguments:
     max_ngram_size: int = 3
     num_pred_tokens: int = 10
     num_draft_tokens: int = 5
+    exit_layer: int | None = None
+    num_speculations: int | Literal["auto"] | None = None
+    draft_confidence: float | None = None
 
 
 EAGLE = frozenset({"draft", "draft_revision", "total_token", "depth", "top_k", "tree"})
 TOKEN_RECYCLING = frozenset({"tree", "state"})
 PROMPT_LOOKUP = frozenset({"max_ngram_size", "num_pred_tokens"})
 DRAFT_MODEL = frozenset({"draft", "draft_revision", "num_draft_tokens"})
+EXIT_LAYER = frozenset({"exit_layer"})
+LAYERSKIP = EXIT_LAYER | {"num_speculations", "draft_confidence"}
 COMMON = frozenset(f.name for f in fields(Arguments)).difference(
-    SPARSE, EAGLE, TOKEN_RECYCLING, PROMPT_LOOKUP, DRAFT_MODEL
+    SPARSE, EAGLE, TOKEN_RECYCLING, PROMPT_LOOKUP, DRAFT_MODEL, LAYERSKIP
 )
 
 
@@ -168,6 +173,30 @@ def _count(low: int) -> Any:
     return read
 
 
+def _count_or_auto(low: int) -> Any:
+    def read(name: str, value: object) -> int | str:
+        if str(value).strip().lower() == "auto":
+            return "auto"
+        number = _whole(value)
+        if number is None or number < low:
+            raise AdapterError(
+                f"{name} must be auto or a whole number of at least {low}, got {value!r}"
+            )
+        return number
+
+    return read
+
+
+def _probability(name: str, value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = -1.0
+    if isinstance(value, bool) or not 0.0 <= number <= 1.0:
+        raise AdapterError(f"{name} must be a probability, 0 to 1, got {value!r}")
+    return number
+
+
 def _whole(value: object) -> int | None:
     if isinstance(value, bool):
         return None
@@ -228,6 +257,9 @@ _READERS: dict[str, Any] = {
     "max_ngram_size": _count(1),
     "num_pred_tokens": _count(1),
     "num_draft_tokens": _count(1),
+    "exit_layer": _count(1),
+    "num_speculations": _count_or_auto(1),
+    "draft_confidence": _probability,
 }
 
 

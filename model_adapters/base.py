@@ -28,7 +28,7 @@ from model_adapters.cache import CacheGuard
 from model_adapters.likelihood import Scorer
 from model_adapters.loaded import LoadedModel, describe_model, load
 from model_adapters.prompts import Prompter, Request
-from model_adapters.skip_plan import native_plan, sparse_plan
+from model_adapters.skip_plan import SkipPlan, native_plan, sparse_plan
 from tss_bench import __version__
 from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.generate import DecodingOptions, Generation
@@ -40,6 +40,8 @@ from tss_bench.weights import ModelInfo
 
 class SpeculativeLM(TemplateLM):
     """Native (`sparse` False) or TSS adapter of one drafter; see `Arguments` for what it takes.
+
+    `side_by_side`: its answers can be decoded many at a time (tss_bench.batched_answers).
 
     Public attributes: `arguments`, `info`, `loaded`, `target`, `drafter`, `tokenizer`, and
     `controller`, which may be replaced between two calls. Raises AdapterError for every bad
@@ -53,6 +55,7 @@ class SpeculativeLM(TemplateLM):
     name: ClassVar[str]
     drafter_id: ClassVar[str]
     sparse: ClassVar[bool]
+    side_by_side: ClassVar[bool] = True
     own_arguments: ClassVar[frozenset[str]] = frozenset()
 
     info: ModelInfo
@@ -78,6 +81,17 @@ class SpeculativeLM(TemplateLM):
     def drafter_record(self) -> dict[str, Any]:
         """What an answer depends on in the drafter beside the arguments."""
         return {}
+
+    def skip_plan(self) -> SkipPlan:
+        """Which blocks each task skips; called before any weight is loaded."""
+        if self.sparse:
+            return sparse_plan(self.arguments, self.info, self.drafter_id)
+        return native_plan(self.arguments, self.info)
+
+    @property
+    def label(self) -> str:
+        """What tables call this adapter."""
+        return self.name
 
     # Construction.
 
@@ -145,11 +159,7 @@ class SpeculativeLM(TemplateLM):
         arguments = self.arguments
         with _one_error():
             self.info = describe_model(arguments)
-            self._plan = (
-                sparse_plan(arguments, self.info, self.drafter_id)
-                if self.sparse
-                else native_plan(arguments, self.info)
-            )
+            self._plan = self.skip_plan()
             self.controller: SkipController = self._plan.controller
             self.check_drafter()
 

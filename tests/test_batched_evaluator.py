@@ -16,6 +16,7 @@ import torch
 from model_adapters.adapters import TssAR, TssEagle, TssTokenRecycling
 from model_adapters.base import SpeculativeLM
 from model_adapters.draft_model import TssDraftModel
+from model_adapters.layerskip import TssLayerSkip
 from model_adapters.prompt_lookup import TssPromptLookup
 from tests import eagle3
 from tests.model_adapters.conftest import LAYERS, TEMPLATE, make_tokenizer, save_model
@@ -26,7 +27,7 @@ from tss_bench.calibration import SequentialEvaluator
 from tss_bench.decoding import lockstep
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.decoding.target import Target
-from tss_bench.evaluators import make_evaluator
+from tss_bench.evaluators import evaluator_for, make_evaluator
 from tss_bench.harness import TaskRequests
 from tss_bench.search import Evaluation, Job
 from tss_bench.types import SkipSet
@@ -44,6 +45,8 @@ ADAPTERS = {
     "draft model": (TssDraftModel, {"draft": "draft"}),
     "eagle3": (TssEagle, {"draft": "head3"}),
 }
+ALONE: dict[str, tuple[type[SpeculativeLM], dict[str, str]]] = {"layerskip": (TssLayerSkip, {})}
+"""Adapters that decode one answer at a time."""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +70,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 def build(files: Mapping[str, Path], kind: str, **given: Any) -> SpeculativeLM:
-    adapter, own = ADAPTERS[kind]
+    adapter, own = (ADAPTERS | ALONE)[kind]
     shared = {"pretrained": str(files["model"]), "dtype": "float32", "device": "cpu"}
     places = {name: str(files[value]) for name, value in own.items()}
     return adapter(**{**shared, "skip_layers": "dense", **places, **given})
@@ -196,3 +199,37 @@ def test_evaluators_by_name(files: Mapping[str, Path]) -> None:
     adapter = build(files, "plain")
     assert isinstance(make_evaluator(adapter, rows()), BatchedEvaluator)
     assert isinstance(make_evaluator(adapter, rows(), "sequential"), SequentialEvaluator)
+
+
+def test_an_adapter_that_decodes_alone_falls_back(
+    files: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapter = build(files, "layerskip", exit_layer=2, num_speculations=3)
+    assert evaluator_for(adapter, "batched") == "sequential"
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "tss_layerskip: its answers cannot be decoded side by side, so they are decoded one "
+        "after the other (--evaluator sequential)"
+    ]
+    assert evaluator_for(adapter, "sequential") == "sequential"
+    assert evaluator_for(build(files, "plain"), "batched") == "batched"
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ValueError, match="tss_layerskip decodes one answer at a time"):
+        BatchedEvaluator(adapter, rows())
+    found = list(make_evaluator(adapter, rows(), "sequential")([Job(SETS[1], BOTH, (0, 1))]))
+    assert [one.skip for one in found] == [SETS[1], SETS[1]]
+
+
+def test_answers_of_an_adapter_that_decodes_alone(files: Mapping[str, Path]) -> None:
+    """The texts are those of a drafter that decodes side by side."""
+    asked = [(0, SETS[1]), (2, SETS[0]), (0, SETS[3])]
+    texts = []
+    for kind in ("layerskip", "plain"):
+        adapter = build(files, kind)
+        jobs = adapter.jobs(rows().requests)
+        adapter.begin_run(jobs)
+        found = dict(batched_answers.answers_of(adapter, jobs, "a test")(asked))
+        texts.append([str(found[place]) for place in range(len(asked))])
+        assert found[2].config["skip"] == list(SETS[3])
+        assert found[2].config["why"] == "a test"
+    assert texts[0] == texts[1]

@@ -42,6 +42,7 @@ LAYERS = {
     "tss_bench.__main__": 3,
     "tss_bench.bench": 3,
     "tss_bench.bench_evaluator": 3,
+    "tss_bench.bench_layerskip": 3,
     "tss_bench.bench_report": 3,
     "tss_bench.batched_answers": 3,
     "tss_bench.batched_evaluator": 3,
@@ -75,6 +76,7 @@ ONLY_IN = {
     "torch": {
         "model_adapters",
         "tss_bench.bench",
+        "tss_bench.bench_layerskip",
         "tss_bench.batched_answers",
         "tss_bench.calibration",
         "tss_bench.decoding",

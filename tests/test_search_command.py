@@ -602,3 +602,16 @@ def test_an_error_is_one_line_and_exit_code_two(capsys: pytest.CaptureFixture[st
     assert cli.main(["search", "--strategy", "tss_bem", "--out", "x.json"]) == 2
     error = capsys.readouterr().err
     assert error == "tss-bench: error: no strategy 'tss_bem'; did you mean tss_beam?\n"
+
+
+@pytest.mark.usefixtures("no_loading")
+def test_a_search_falls_back_to_the_evaluator_that_its_model_can_be_used_with(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--model", "tss_layerskip", "--model_args", f"pretrained={model},exit_layer=2")
+    plan = search_plan.prepare(arguments(model, tmp_path, *words))
+    assert "(--evaluator sequential)" in capsys.readouterr().err
+    assert plan.evaluator == "sequential"
+    mark = plan.domains[0].fingerprint
+    assert mark.other["evaluator"] == "sequential"
+    assert (mark.drafter["exit_layer"], mark.drafter["num_speculations"]) == (2, 6)

@@ -72,8 +72,33 @@ class _Answering:
         return self.job.choice.skip
 
 
+class SequentialAnswers:
+    """`BatchedAnswers` one after the other, for adapters that are not `side_by_side`."""
+
+    def __init__(self, adapter: SpeculativeLM, jobs: Sequence[AnswerJob], why: str) -> None:
+        self._adapter, self._jobs, self._why = adapter, jobs, why
+
+    def __call__(self, asked: Sequence[tuple[int, SkipSet]]) -> Iterator[tuple[int, GeneratedText]]:
+        for place, (prompt, skip) in enumerate(asked):
+            yield place, self._adapter.answer(_sparse(self._jobs[prompt], skip, self._why))
+
+
+def answers_of(
+    adapter: SpeculativeLM, jobs: Sequence[AnswerJob], why: str
+) -> BatchedAnswers | SequentialAnswers:
+    """What answers `jobs` under any skip set the fastest; `why` goes into the records."""
+    made = BatchedAnswers if adapter.side_by_side else SequentialAnswers
+    return made(adapter, jobs, why)
+
+
+def _sparse(job: AnswerJob, skip: SkipSet, why: str) -> AnswerJob:
+    return replace(job, choice=replace(job.choice, skip=skip, why=why))
+
+
 class BatchedAnswers:
     """Answers to `jobs`, all requests of one task, under any skip set; greedy ones only.
+
+    Raises ValueError for an adapter that is not `side_by_side`.
 
     Texts and counts are those of `SpeculativeLM.answer`, up to rounding: a pass over many rows and
     one over a single row differ in the last bits, and 16-bit logits are often equal or nearly so.
@@ -85,6 +110,11 @@ class BatchedAnswers:
     """
 
     def __init__(self, adapter: SpeculativeLM, jobs: Sequence[AnswerJob], why: str) -> None:
+        if not adapter.side_by_side:
+            raise ValueError(
+                f"{adapter.name} decodes one answer at a time, not many side by side; a search "
+                f"does so with --evaluator sequential"
+            )
         self._adapter, self._jobs, self._why = adapter, jobs, why
         self._drafter = drafter = adapter.drafter.fork()
         strict = adapter.arguments.protocol == "strict"
@@ -103,15 +133,11 @@ class BatchedAnswers:
     def __call__(self, asked: Sequence[tuple[int, SkipSet]]) -> Iterator[tuple[int, GeneratedText]]:
         """Answers as they end, each with its place in `asked`: places of jobs, and skip sets."""
         waiting = deque(
-            _Answering(place, prompt, self._sparse(prompt, skip))
+            _Answering(place, prompt, _sparse(self._jobs[prompt], skip, self._why))
             for place, (prompt, skip) in enumerate(asked)
         )
         while waiting:
             yield from self._decode(waiting)
-
-    def _sparse(self, prompt: int, skip: SkipSet) -> AnswerJob:
-        job = self._jobs[prompt]
-        return replace(job, choice=replace(job.choice, skip=skip, why=self._why))
 
     def _count_rows(self) -> int:
         positions = self._capacity

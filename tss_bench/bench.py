@@ -63,15 +63,17 @@ def run_engine(args: argparse.Namespace) -> None:
     """
     adapters, tasks = _prepare(args)
     first = next(iter(adapters.values()))
-    _refuse_other_work(first, tasks)
+    refuse_other_work(first, tasks)
     load_adapters(adapters)
     print(machine(adapters), flush=True)
     hub = {HUB: _hub_answer(first)}
     records: dict[str, dict[str, list[GenerationStats]]] = {}
     for task in tasks:
         answers = run_interleaved(adapters, task.requests, task.label, hub)
+        labels = {method: adapters[method].label for method in adapters}
         records[task.label] = {
-            method: [answer.stats[0] for answer in given] for method, given in answers.items()
+            labels.get(method, method): [answer.stats[0] for answer in given]
+            for method, given in answers.items()
         }
     report = engine_report(records)
     print(engine_table(report))
@@ -88,7 +90,7 @@ def run_domains(args: argparse.Namespace) -> None:
         for name, answers in run_interleaved(adapters, task.requests, task.label).items():
             outcome = task.score(answers)
             figures = domains_row(answers, outcome.samples, outcome.aggregate(task.task))
-            rows.append({"task": task.label, "model": name, **figures})
+            rows.append({"task": task.label, "model": adapters[name].label, **figures})
         print(domains_table(rows), flush=True)
     print(json.dumps({"bench": "domains", **_setting(args, adapters), "results": rows}))
 
@@ -134,14 +136,15 @@ def machine(adapters: Adapters) -> str:
         f"{first.device}, {platform.processor() or platform.machine()}, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
-    return "\n".join([place, *(_adapter_line(name, one) for name, one in adapters.items())])
+    return "\n".join([place, *(_adapter_line(one) for one in adapters.values())])
 
 
-def _adapter_line(name: str, adapter: SpeculativeLM) -> str:
+def _adapter_line(adapter: SpeculativeLM) -> str:
     rest = adapter.controller.sets["*"]
     named = [f"{key} {skip}" for key, skip in adapter.controller.sets.items() if skip != rest]
     sets = f"{', '.join(named)}, else {rest}" if named else str(rest)
-    return f"{name}: protocol {adapter.arguments.protocol}, scope {adapter.scope}, skips {sets}"
+    protocol = adapter.arguments.protocol
+    return f"{adapter.label}: protocol {protocol}, scope {adapter.scope}, skips {sets}"
 
 
 def _prepare(args: argparse.Namespace) -> tuple[dict[str, SpeculativeLM], list[TaskRequests]]:
@@ -181,8 +184,8 @@ def _setting(args: argparse.Namespace, adapters: Adapters) -> dict[str, Any]:
     }
 
 
-def _refuse_other_work(adapter: SpeculativeLM, tasks: Sequence[TaskRequests]) -> None:
-    """`bench engine` times greedy answers that end at end of text or at their limit."""
+def refuse_other_work(adapter: SpeculativeLM, tasks: Sequence[TaskRequests]) -> None:
+    """Refuse all but greedy answers that end at end of text or at their limit."""
     for task in tasks:
         for options in task.options(adapter.arguments):
             if options.stop_strings:
@@ -236,11 +239,13 @@ def _divergences(
             found = find_divergence(adapter.target, prompt, a, b, skip, scope)
             if found is not None:
                 place = f"row {row} of {task.label}, turn {turn + 1}, id {found.position}"
-                yield f"{place}: {_gap(adapter, found)}", found
+                yield f"{place}: {divergence_line(adapter, found)}", found
                 break
 
 
-def _gap(adapter: SpeculativeLM, found: Divergence) -> str:
+def divergence_line(adapter: SpeculativeLM, found: Divergence) -> str:
+    """The two ids at which answers part, and how close their logits are."""
+
     def shown(token: int | None) -> str:
         return "the end" if token is None else repr(adapter.tokenizer.decode([token]))
 
@@ -250,8 +255,8 @@ def _gap(adapter: SpeculativeLM, found: Divergence) -> str:
     return f"{pair}, logits {found.gap:.2g} apart ({adapter.dtype} rounds {found.rounding:.2g})"
 
 
-def _hub_answer(adapter: SpeculativeLM) -> Callable[[Job], GeneratedText]:
-    """Greedy `generate` of an untouched copy of the adapter's model, on the adapter's prompts."""
+def hub_model(adapter: SpeculativeLM) -> Any:
+    """An untouched copy of the adapter's model, for Hugging Face's `generate`."""
     arguments = adapter.arguments
     model, _, _ = weights.load_model(
         arguments.pretrained,
@@ -260,6 +265,12 @@ def _hub_answer(adapter: SpeculativeLM) -> Callable[[Job], GeneratedText]:
         revision=arguments.revision,
         trust_remote_code=arguments.trust_remote_code,
     )
+    return model
+
+
+def _hub_answer(adapter: SpeculativeLM) -> Callable[[Job], GeneratedText]:
+    """Greedy `generate` of the adapter's model, on the adapter's prompts."""
+    model = hub_model(adapter)
 
     def answer(job: Job) -> GeneratedText:
         ids = adapter.prompt_ids(job)

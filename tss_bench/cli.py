@@ -203,6 +203,19 @@ def run_bench_evaluator(args: argparse.Namespace) -> None:
     bench_evaluator.run(args)
 
 
+def _bench_layerskip_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import bench_layerskip
+
+    bench_layerskip.add_arguments(parser)
+
+
+def run_bench_layerskip(args: argparse.Namespace) -> None:
+    """Self-speculation against Hugging Face's, see tss_bench.bench_layerskip."""
+    from tss_bench import bench_layerskip
+
+    bench_layerskip.run(args)
+
+
 def _bench_fidelity_arguments(parser: argparse.ArgumentParser) -> None:
     from tss_bench import fidelity
 
@@ -352,6 +365,13 @@ COMMANDS = (
         "seconds a skip set takes in a search, batched and row after row",
         run_bench_evaluator,
         _bench_evaluator_arguments,
+    ),
+    Command(
+        "bench",
+        "layerskip",
+        "self-speculation against Hugging Face's assistant_early_exit",
+        run_bench_layerskip,
+        _bench_layerskip_arguments,
     ),
     Command(
         "bench",

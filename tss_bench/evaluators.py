@@ -5,6 +5,7 @@ May import: model_adapters, tss_bench (layer L3 of the design).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol, get_args
 
@@ -29,6 +30,22 @@ class Evaluator(Protocol):
     def __call__(self, jobs: Sequence[Job]) -> Iterator[Evaluation]: ...
 
     def limits(self) -> Limits: ...
+
+
+def evaluator_for(adapter: SpeculativeLM, name: EvaluatorName) -> EvaluatorName:
+    """The evaluator of that name if the adapter can be used with it, else `sequential`.
+
+    What it comes to is said in a line on stderr.
+    """
+    if name == "batched" and not adapter.side_by_side:
+        print(
+            f"{adapter.name}: its answers cannot be decoded side by side, so they are decoded one "
+            f"after the other (--evaluator sequential)",
+            file=sys.stderr,
+            flush=True,
+        )
+        return "sequential"
+    return name
 
 
 def make_evaluator(

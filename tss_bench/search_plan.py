@@ -23,7 +23,7 @@ from tss_bench import __version__
 from tss_bench.answer_records import digest
 from tss_bench.calibration import require_calibration
 from tss_bench.domains import DomainMap, MapError, domain_of
-from tss_bench.evaluators import EvaluatorName
+from tss_bench.evaluators import EvaluatorName, evaluator_for
 from tss_bench.harness import TaskRequests, load_tasks, prepare_adapters
 from tss_bench.search import (
     Budget,
@@ -104,11 +104,12 @@ def prepare(args: argparse.Namespace) -> SearchPlan:
     if out is not None and out.exists():
         check_map(DomainMap.load(out.absolute()), adapter, out)
     tasks = _tasks(args, adapter)
+    evaluator = evaluator_for(adapter, args.evaluator)
     return SearchPlan(
         adapter,
         arguments,
         args.limit,
-        args.evaluator,
+        evaluator,
         strategy,
         options,
         rules,
@@ -120,7 +121,7 @@ def prepare(args: argparse.Namespace) -> SearchPlan:
                 space,
                 (strategy, options, rules),
                 ledgers,
-                fingerprint(adapter, task, args.evaluator),
+                fingerprint(adapter, task, evaluator),
             )
             for key, task in zip(_keys(tasks, args.by), tasks, strict=True)
         ),

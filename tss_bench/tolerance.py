@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from tss_bench import __version__
 from tss_bench.answer_records import AnswerRecords, answer_record, digest
-from tss_bench.batched_answers import BatchedAnswers
+from tss_bench.batched_answers import answers_of
 from tss_bench.bench import DOMAIN_TASKS
 from tss_bench.domains import SkipController
 from tss_bench.harness import TaskRequests, load_adapters, load_tasks
@@ -150,7 +150,7 @@ def _answer_side(
         adapter.begin_run(jobs)
         places = {row: place for place, row in enumerate(item.requests)}
         asked = [(places[row], skip) for skip, row in item.missing]
-        for place, answer in BatchedAnswers(adapter, jobs, "--sets")(asked):
+        for place, answer in answers_of(adapter, jobs, "--sets")(asked):
             skip, row = item.missing[place]
             metrics = item.task.task.process_results(item.requests[row].doc, [answer])
             record = answer_record(answer, metrics)

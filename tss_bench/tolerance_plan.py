@@ -174,7 +174,7 @@ def _settings(adapter: SpeculativeLM) -> dict[str, Any]:
         "drafter": adapter.drafter_id,
         "scope": adapter.scope,
         # Answers side by side are rounded differently from answers one by one.
-        "decoding": "batched",
+        "decoding": "batched" if adapter.side_by_side else "sequential",
         # The default size of a tree depends on it, and so does rounding.
         "device": resolve_device(adapter.arguments.device).partition(":")[0],
         **adapter.drafter_record(),

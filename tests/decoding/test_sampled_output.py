@@ -29,6 +29,7 @@ from tss_bench.decoding.drafters.draft_model import DraftModel
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
 from tss_bench.decoding.drafters.eagle3_head import Eagle3Config, Eagle3Head
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
+from tss_bench.decoding.drafters.layerskip import LayerSkip
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.drafters.prompt_lookup import PromptLookup
 from tss_bench.decoding.drafters.token_recycling import TokenRecycling
@@ -56,6 +57,7 @@ DRAFTERS: dict[str, Callable[[Target], Drafter]] = {
     "eagle, static tree": lambda target: Eagle(head(), target, WIDE),
     "eagle-3": lambda target: Eagle(head3(), target, DynamicTree(7, 2, 3)),
     "prompt lookup": lambda target: PromptLookup(num_pred_tokens=4),
+    "layerskip": lambda target: LayerSkip(1, 3),
     "draft model": lambda target: DraftModel(Target(sparse_model()), VOCAB, 2),
 }
 

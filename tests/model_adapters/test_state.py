@@ -29,6 +29,8 @@ def needed(eagle_head: Path, draft_model: Path, small_tree: str) -> Mapping[str,
         "eagle": {"draft": str(eagle_head)},
         "token_recycling": {"tree": small_tree},
         "prompt_lookup": {},
+        "layerskip": {"exit_layer": 2, "num_speculations": 3},
+        "early exit (lossy)": {"exit_layer": 3},
         "draft_model": {"draft": str(draft_model), "num_draft_tokens": 3},
     }
 

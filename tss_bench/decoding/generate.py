@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tss_bench.decoding.answer import Answer, Clock
 from tss_bench.decoding.capture import Capture
-from tss_bench.decoding.drafters.base import Drafter, Prompt, Step
+from tss_bench.decoding.drafters.base import Drafter, Prompt, SharesTarget, Step
 from tss_bench.decoding.kv_cache import KVCache
 from tss_bench.decoding.target import Target
 from tss_bench.decoding.tree import DraftTree
@@ -137,7 +137,10 @@ def _decode(
     first = verify(last, target.logits(hidden[0, -1:]), sampling).bonus
     answer.append_first(first)
     clock.lap("prefill")
+    shares = drafter if isinstance(drafter, SharesTarget) else None
     if answer.stop is None:
+        if shares is not None:
+            shares.attach(target, cache, skip)
         drafter.begin(Prompt(prompt_ids, features, target.logits, first))
     clock.lap("draft")
 
@@ -149,7 +152,7 @@ def _decode(
 
         # 3. Verify the whole tree in one pass of the sparse target, keep the accepted path.
         capture = Capture(drafter.feature_layers)
-        hidden = _forward_tree(target, tree, cache, skip, capture)
+        hidden = _forward_tree(target, tree, cache, skip, shares, capture)
         logits = target.logits(hidden)
         acceptance = verify(tree, logits, sampling)
         cache.keep(acceptance.path)
@@ -164,13 +167,22 @@ def _decode(
 
 
 def _forward_tree(
-    target: Target, tree: DraftTree, cache: KVCache, skip: SkipSet, capture: Capture
+    target: Target,
+    tree: DraftTree,
+    cache: KVCache,
+    skip: SkipSet,
+    shares: SharesTarget | None,
+    capture: Capture,
 ) -> Tensor:
     """Hidden states [n, H] of a tree's nodes, the root at the position behind the cache."""
-    ids = torch.tensor([tree.tokens], device=target.device)
+    first = 0 if shares is None else shares.exit_layer
+    if shares is None:
+        entering = target.embed(torch.tensor([tree.tokens], device=target.device))
+    else:
+        entering = shares.entering(tree)[None]
     positions = torch.tensor([tree.depths], device=target.device) + cache.length
     mask = tree.mask(cache.length, target.device)[None] if len(tree) > 1 else None
-    return target.forward(ids, positions, mask, cache, skip, capture)[0]
+    return target.forward_from(first, entering, positions, mask, cache, skip, capture)[0]
 
 
 def _sampling(options: DecodingOptions, device: torch.device) -> Sampling:

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from tss_bench.decoding.answer import Answer
 from tss_bench.decoding.batch_cache import BatchCache, Prefix, move_last
 from tss_bench.decoding.capture import Capture
-from tss_bench.decoding.drafters.base import Drafter, Prompt, Step
+from tss_bench.decoding.drafters.base import Drafter, Prompt, SharesTarget, Step
 from tss_bench.decoding.generate import DecodingOptions, check_prompt, max_depth, new_answer
 from tss_bench.decoding.target import Target
 from tss_bench.decoding.tree import DraftTree
@@ -59,6 +59,11 @@ class Request:
     def __post_init__(self) -> None:
         if self.options.temperature > 0:
             raise ValueError("answers side by side are greedy; use generate to sample")
+        if isinstance(self.drafter, SharesTarget):
+            raise ValueError(
+                f"{type(self.drafter).__name__} drafts in the cache of the one answer it serves; "
+                f"decode its answers one by one with generate"
+            )
 
 
 @torch.inference_mode()

@@ -166,6 +166,25 @@ class Target:
             capture.see(self.num_layers, hidden)
         return self._norm(hidden)
 
+    def forward_to(
+        self, last: int, ids: Tensor, positions: Tensor, cache: KVCache, skip: SkipSet
+    ) -> Tensor:
+        """Hidden states [B, n, H] that enter block `last`: a causal `forward` that stops there.
+
+        Without the final norm; what `forward_from` goes on with.
+        """
+        self.check(skip)
+        hidden = self.embed(ids)
+        state = self._blocks.begin(hidden, positions, None, cache)
+        for layer in skip.active:
+            if layer < last:
+                hidden = self._blocks.run(layer, hidden, state)
+        return hidden
+
+    def exit_logits(self, hidden: Tensor) -> Tensor:
+        """Logits [.., V] of hidden states [.., H] that left any block: final norm, then head."""
+        return self.logits(self._norm(hidden))
+
     def forward_rows(
         self,
         ids: Tensor,

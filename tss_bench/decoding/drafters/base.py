@@ -1,18 +1,21 @@
-"""The drafter protocol and the records that the decoding loop hands to a drafter.
+"""The drafter protocols and the records that the decoding loop hands to a drafter.
 
-May import: torch, decoding.tree, decoding.verify.
+May import: torch, decoding.{kv_cache, target, tree, verify}, tss_bench.types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from tss_bench.decoding.kv_cache import KVCache
+from tss_bench.decoding.target import Target
 from tss_bench.decoding.tree import DraftTree
 from tss_bench.decoding.verify import Acceptance
+from tss_bench.types import SkipSet
 
 
 @dataclass(frozen=True)
@@ -82,4 +85,29 @@ class Drafter(Protocol):
 
     def reset(self) -> None:
         """Forget everything, also what a run carries over between requests."""
+        ...
+
+
+@runtime_checkable
+class SharesTarget(Protocol):
+    """What a drafter has besides that drafts with the target's own first blocks and cache.
+
+    Verification begins at block `exit_layer` with what the drafter has computed, so no block is
+    run twice for a node. Only `generate` serves such a drafter: answers side by side have another
+    cache.
+    """
+
+    exit_layer: int
+
+    def attach(self, target: Target, cache: KVCache, skip: SkipSet) -> None:
+        """What this request is verified with; called before `begin`.
+
+        The drafter may write behind the cache's past, node i of a chain at place i, and must leave
+        `cache.length` as it was.
+        """
+        ...
+
+    def entering(self, tree: DraftTree) -> Tensor:
+        """Hidden states [n, H] that enter block `exit_layer`, of all nodes of the proposed tree or
+        of what `cut` left of it; keys and values of the blocks below are in the cache then."""
         ...
