@@ -1,4 +1,4 @@
-"""The six models that lm-eval knows by name: three drafters, each native and with skip sets.
+"""The models that lm-eval knows by name: each drafter native and with skip sets.
 
 May import: torch, tss_bench.{decoding,weights}, model_adapters.
 """
@@ -14,6 +14,7 @@ import torch
 from model_adapters.arguments import EAGLE, TOKEN_RECYCLING, AdapterError, Arguments
 from model_adapters.base import SpeculativeLM
 from model_adapters.loaded import load_tokenizer
+from model_adapters.samd import NativeSamd, TssSamd
 from tss_bench import weights
 from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
@@ -131,7 +132,16 @@ class TssTokenRecycling(NativeTokenRecycling):
 
 ADAPTERS: dict[str, type[SpeculativeLM]] = {
     adapter.name: adapter
-    for adapter in (NativeAR, TssAR, NativeEagle, TssEagle, NativeTokenRecycling, TssTokenRecycling)
+    for adapter in (
+        NativeAR,
+        TssAR,
+        NativeEagle,
+        TssEagle,
+        NativeTokenRecycling,
+        TssTokenRecycling,
+        NativeSamd,
+        TssSamd,
+    )
 }
 """All adapters by the name that lm-eval knows them by."""
 

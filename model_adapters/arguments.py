@@ -19,6 +19,7 @@ from tss_bench.weights import DEFAULT_MODEL, DTYPES
 
 OVERFLOWS = ("flag", "error")
 STATES: tuple[str, ...] = get_args(State)
+FALLBACKS = ("token_recycling", "eagle")
 
 SPARSE = frozenset({"skip_layers", "domain_map"})
 """Arguments of the `tss_*` adapters alone."""
@@ -58,11 +59,17 @@ class Arguments:
     top_k: int | None = None
     tree: str | None = None
     state: State = "request"
+    n_predicts: int = 40
+    len_threshold: int = 5
+    len_bias: int = 5
+    sam: str | None = None
+    fallback: str = "token_recycling"
 
 
 EAGLE = frozenset({"draft", "draft_revision", "total_token", "depth", "top_k", "tree"})
 TOKEN_RECYCLING = frozenset({"tree", "state"})
-COMMON = frozenset(f.name for f in fields(Arguments)) - SPARSE - EAGLE - TOKEN_RECYCLING
+SAMD = EAGLE | {"n_predicts", "len_threshold", "len_bias", "sam", "fallback"}
+COMMON = frozenset(f.name for f in fields(Arguments)) - SPARSE - EAGLE - TOKEN_RECYCLING - SAMD
 
 
 def read_arguments(adapter: str, given: Mapping[str, Any], allowed: Iterable[str]) -> Arguments:
@@ -218,6 +225,11 @@ _READERS: dict[str, Any] = {
     "top_k": _count(1),
     "tree": _text,
     "state": _one_of(STATES),
+    "n_predicts": _count(1),
+    "len_threshold": _count(1),
+    "len_bias": _count(0),
+    "sam": _text,
+    "fallback": _one_of(FALLBACKS),
 }
 
 

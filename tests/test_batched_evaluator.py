@@ -15,6 +15,7 @@ import torch
 
 from model_adapters.adapters import TssAR, TssEagle, TssTokenRecycling
 from model_adapters.base import SpeculativeLM
+from model_adapters.samd import TssSamd
 from tests.model_adapters.conftest import LAYERS, TEMPLATE, make_tokenizer, save_model
 from tests.test_calibration import row, task_of
 from tss_bench import batched_answers
@@ -37,6 +38,10 @@ ADAPTERS = {
     "recycling": (TssTokenRecycling, {"tree": "tree"}),
     "dynamic": (TssEagle, {"draft": "head"}),
     "static": (TssEagle, {"draft": "head", "tree": "tree"}),
+    "sam": (
+        TssSamd,
+        {"fallback": "eagle", "draft": "head", "tree": "tree", "len_threshold": "2"},
+    ),
 }
 
 
@@ -58,7 +63,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 def build(files: Mapping[str, Path], kind: str, **given: Any) -> SpeculativeLM:
     adapter, own = ADAPTERS[kind]
     shared = {"pretrained": str(files["model"]), "dtype": "float32", "device": "cpu"}
-    places = {name: str(files[value]) for name, value in own.items()}
+    places = {name: str(files.get(value, value)) for name, value in own.items()}
     return adapter(**{**shared, "skip_layers": "dense", **places, **given})
 
 
