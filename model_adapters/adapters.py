@@ -17,6 +17,7 @@ from model_adapters.draft_model import NativeDraftModel, TssDraftModel
 from model_adapters.layerskip import EarlyExit, NativeLayerSkip, TssLayerSkip
 from model_adapters.loaded import load_tokenizer
 from model_adapters.prompt_lookup import NativePromptLookup, TssPromptLookup
+from model_adapters.samd import NativeSamd, TssSamd
 from tss_bench import weights
 from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
@@ -150,6 +151,8 @@ ADAPTERS: dict[str, type[SpeculativeLM]] = {
         NativeLayerSkip,
         TssLayerSkip,
         EarlyExit,
+        NativeSamd,
+        TssSamd,
     )
 }
 """All adapters by the name that lm-eval knows them by."""

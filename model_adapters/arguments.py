@@ -19,6 +19,7 @@ from tss_bench.weights import DEFAULT_MODEL, DTYPES
 
 OVERFLOWS = ("flag", "error")
 STATES: tuple[str, ...] = get_args(State)
+FALLBACKS = ("token_recycling", "eagle")
 
 SPARSE = frozenset({"skip_layers", "domain_map"})
 """Arguments of the `tss_*` adapters alone."""
@@ -64,6 +65,11 @@ class Arguments:
     exit_layer: int | None = None
     num_speculations: int | Literal["auto"] | None = None
     draft_confidence: float | None = None
+    n_predicts: int = 40
+    len_threshold: int = 5
+    len_bias: int = 5
+    sam: str | None = None
+    fallback: str = "token_recycling"
 
 
 EAGLE = frozenset({"draft", "draft_revision", "total_token", "depth", "top_k", "tree"})
@@ -72,8 +78,9 @@ PROMPT_LOOKUP = frozenset({"max_ngram_size", "num_pred_tokens"})
 DRAFT_MODEL = frozenset({"draft", "draft_revision", "num_draft_tokens"})
 EXIT_LAYER = frozenset({"exit_layer"})
 LAYERSKIP = EXIT_LAYER | {"num_speculations", "draft_confidence"}
+SAMD = EAGLE | {"n_predicts", "len_threshold", "len_bias", "sam", "fallback"}
 COMMON = frozenset(f.name for f in fields(Arguments)).difference(
-    SPARSE, EAGLE, TOKEN_RECYCLING, PROMPT_LOOKUP, DRAFT_MODEL, LAYERSKIP
+    SPARSE, EAGLE, TOKEN_RECYCLING, PROMPT_LOOKUP, DRAFT_MODEL, LAYERSKIP, SAMD
 )
 
 
@@ -260,6 +267,11 @@ _READERS: dict[str, Any] = {
     "exit_layer": _count(1),
     "num_speculations": _count_or_auto(1),
     "draft_confidence": _probability,
+    "n_predicts": _count(1),
+    "len_threshold": _count(1),
+    "len_bias": _count(0),
+    "sam": _text,
+    "fallback": _one_of(FALLBACKS),
 }
 
 

@@ -18,6 +18,7 @@ from model_adapters.base import SpeculativeLM
 from model_adapters.draft_model import TssDraftModel
 from model_adapters.layerskip import TssLayerSkip
 from model_adapters.prompt_lookup import TssPromptLookup
+from model_adapters.samd import TssSamd
 from tests import eagle3
 from tests.model_adapters.conftest import LAYERS, TEMPLATE, make_tokenizer, save_model
 from tests.test_calibration import row, task_of
@@ -44,6 +45,10 @@ ADAPTERS = {
     "lookup": (TssPromptLookup, {}),
     "draft model": (TssDraftModel, {"draft": "draft"}),
     "eagle3": (TssEagle, {"draft": "head3"}),
+    "sam": (
+        TssSamd,
+        {"fallback": "eagle", "draft": "head", "tree": "tree", "len_threshold": "2"},
+    ),
 }
 ALONE: dict[str, tuple[type[SpeculativeLM], dict[str, str]]] = {"layerskip": (TssLayerSkip, {})}
 """Adapters that decode one answer at a time."""
@@ -72,7 +77,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 def build(files: Mapping[str, Path], kind: str, **given: Any) -> SpeculativeLM:
     adapter, own = (ADAPTERS | ALONE)[kind]
     shared = {"pretrained": str(files["model"]), "dtype": "float32", "device": "cpu"}
-    places = {name: str(files[value]) for name, value in own.items()}
+    places = {name: str(files.get(value, value)) for name, value in own.items()}
     return adapter(**{**shared, "skip_layers": "dense", **places, **given})
 
 

@@ -216,6 +216,19 @@ def run_bench_layerskip(args: argparse.Namespace) -> None:
     bench_layerskip.run(args)
 
 
+def _bench_sam_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import bench_sam
+
+    bench_sam.add_arguments(parser)
+
+
+def run_bench_sam(args: argparse.Namespace) -> None:
+    """Microseconds a token of the suffix automata, see tss_bench.bench_sam."""
+    from tss_bench import bench_sam
+
+    bench_sam.run(args)
+
+
 def _bench_fidelity_arguments(parser: argparse.ArgumentParser) -> None:
     from tss_bench import fidelity
 
@@ -259,6 +272,19 @@ def generate_data(args: argparse.Namespace) -> None:
     from tss_bench.training import self_generation
 
     self_generation.run(args)
+
+
+def _build_sam_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import build_sam
+
+    build_sam.add_arguments(parser)
+
+
+def run_build_sam(args: argparse.Namespace) -> None:
+    """A corpus as a static suffix automaton, see tss_bench.build_sam."""
+    from tss_bench import build_sam
+
+    build_sam.run(args)
 
 
 def _train_tree_arguments(parser: argparse.ArgumentParser) -> None:
@@ -327,6 +353,13 @@ COMMANDS = (
         generate_data,
         _generate_data_arguments,
     ),
+    Command(
+        "data",
+        "build-sam",
+        "a corpus as a static suffix automaton, for the adapters *_samd",
+        run_build_sam,
+        _build_sam_arguments,
+    ),
     Command("domains", "list", "the packaged domain maps", list_maps),
     Command("domains", "show", "what a domain map says", show_map, add_show_arguments),
     Command(
@@ -372,6 +405,13 @@ COMMANDS = (
         "self-speculation against Hugging Face's assistant_early_exit",
         run_bench_layerskip,
         _bench_layerskip_arguments,
+    ),
+    Command(
+        "bench",
+        "sam",
+        "microseconds a token of the suffix automata, by length of the text (no model)",
+        run_bench_sam,
+        _bench_sam_arguments,
     ),
     Command(
         "bench",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +14,8 @@ from tss_bench.decoding.drafters.draft_model import DraftModel
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.drafters.prompt_lookup import PromptLookup
+from tss_bench.decoding.drafters.static_automaton import StaticAutomaton
+from tss_bench.decoding.drafters.suffix_automaton import MatchRules, SamDecoding
 from tss_bench.decoding.drafters.token_recycling import TokenRecycling
 from tss_bench.decoding.drafters.tree_template import TreeTemplate
 from tss_bench.decoding.generate import DecodingOptions, Generation, generate
@@ -46,10 +50,23 @@ def drafts(family: str) -> st.SearchStrategy[Target]:
     return st.sampled_from([tiny.target(family), *(tiny.draft(*shape) for shape in others)])
 
 
+KINDS = ("adversary", "recycling", "dynamic", "static", "lookup", "draft")
+
+
 @st.composite
-def drafters(draw: st.DrawFn, family: str) -> Drafter:
-    kinds = ["adversary", "recycling", "dynamic", "static", "lookup", "draft"]
+def sams(draw: st.DrawFn, family: str) -> SamDecoding:
+    """SAM-Decoding with short matches, with and without a corpus, on any fallback."""
+    rules = MatchRules(draw(st.integers(1, 8)), draw(st.integers(1, 3)), draw(st.integers(0, 2)))
+    documents = draw(st.none() | st.lists(PROMPTS, min_size=1, max_size=3))
+    corpus = None if documents is None else StaticAutomaton.build(documents, {})
+    return SamDecoding(draw(drafters(family, KINDS)), rules, corpus)
+
+
+@st.composite
+def drafters(draw: st.DrawFn, family: str, kinds: Sequence[str] = (*KINDS, "sam")) -> Drafter:
     kind = draw(st.sampled_from(kinds))
+    if kind == "sam":
+        return draw(sams(family))
     if kind == "adversary":
         return tiny.Adversary(draw(st.lists(trees(), max_size=3)))
     if kind == "recycling":

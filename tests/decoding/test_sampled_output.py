@@ -32,6 +32,7 @@ from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.decoding.drafters.layerskip import LayerSkip
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.drafters.prompt_lookup import PromptLookup
+from tss_bench.decoding.drafters.suffix_automaton import MatchRules, SamDecoding
 from tss_bench.decoding.drafters.token_recycling import TokenRecycling
 from tss_bench.decoding.drafters.tree_template import TreeTemplate
 from tss_bench.decoding.generate import DecodingOptions, generate
@@ -57,6 +58,7 @@ DRAFTERS: dict[str, Callable[[Target], Drafter]] = {
     "eagle, static tree": lambda target: Eagle(head(), target, WIDE),
     "eagle-3": lambda target: Eagle(head3(), target, DynamicTree(7, 2, 3)),
     "prompt lookup": lambda target: PromptLookup(num_pred_tokens=4),
+    "sam": lambda target: SamDecoding(TokenRecycling(VOCAB, WIDE), MatchRules(4, 2)),
     "layerskip": lambda target: LayerSkip(1, 3),
     "draft model": lambda target: DraftModel(Target(sparse_model()), VOCAB, 2),
 }

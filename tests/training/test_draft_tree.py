@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
+
 import pytest
 
-from tss_bench.training.draft_tree import count_paths
+from tss_bench.training import draft_tree
+from tss_bench.training.draft_tree import (
+    choose_tree,
+    count_paths,
+    expected_accept_len,
+    read_levels,
+)
 
 
 def test_paths_follow_the_rows_of_earlier_occurrences() -> None:
@@ -32,3 +41,34 @@ def test_counting_stops_after_the_wanted_ids() -> None:
 def test_no_answer_is_an_error() -> None:
     with pytest.raises(ValueError, match="holds no answer ids"):
         count_paths([], tokens=5)
+
+
+def test_a_tree_is_chosen_by_drafts_or_by_levels() -> None:
+    rates = {(0,): 0.5, (1,): 0.4, (0, 0): 0.3, (0, 0, 0): 0.25}
+    best = choose_tree("t", rates, 3, None)
+    assert best.levels == (2, 1)
+    # 1 + 0.5 + 0.4 + 0.3
+    assert expected_accept_len(best, rates) == pytest.approx(2.2)
+    chain = choose_tree("t", rates, None, (1, 1, 1))
+    assert chain.to_dict()["paths"] == [[0], [0, 0], [0, 0, 0]]
+    assert expected_accept_len(chain, rates) == pytest.approx(2.05)
+
+
+def test_levels_are_whole_numbers() -> None:
+    assert read_levels("6, 5,3") == (6, 5, 3)
+    for text in ("", "6,,3", "6,0", "6,-1", "a", "1,1,1,1,1,1,1,1,1"):
+        with pytest.raises(ValueError, match="--levels must be 1 to 8 whole numbers"):
+            read_levels(text)
+    with pytest.raises(ValueError, match="levels 7,20,21 must be"):
+        read_levels("7,20,21")
+
+
+def test_levels_and_drafts_exclude_each_other(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    draft_tree.add_arguments(parser)
+    base = ["--data", str(tmp_path), "--out", str(tmp_path / "t.json")]
+    for size in ([], ["--drafts", "7", "--levels", "6,5,3"]):
+        with pytest.raises(SystemExit):
+            parser.parse_args([*base, *size])
+    with pytest.raises(ValueError, match="--levels must be 1 to 8"):
+        draft_tree.run(parser.parse_args([*base, "--levels", "0"]))

@@ -3,7 +3,7 @@
 May import: torch, tqdm, tss_bench.{decoding, weights} and tss_bench.training.self_generation.
 The target's own answers are replayed: from each answer id on, what came is followed through the
 adjacency rows that the drafter would hold at that moment. The tree is the set of paths that
-were right most often.
+were right most often, of any depth or with given numbers of nodes a level.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from tss_bench.decoding.drafters.token_recycling import CANDIDATES, top_candidates
-from tss_bench.decoding.drafters.tree_template import best_tree
+from tss_bench.decoding.drafters.tree_template import (
+    TreeTemplate,
+    best_levels,
+    best_tree,
+    check_levels,
+)
 from tss_bench.decoding.target import Target
 from tss_bench.training.self_generation import (
     features_path,
@@ -39,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, required=True, help="self-generated text with features"
     )
-    parser.add_argument("--drafts", type=int, required=True, help="nodes besides the root")
+    size = parser.add_mutually_exclusive_group(required=True)
+    size.add_argument("--drafts", type=int, help="nodes besides the root")
+    size.add_argument("--levels", help="nodes at each depth below the root, such as 6,5,3")
     parser.add_argument("--out", type=Path, required=True, help="tree file to write (JSON)")
     parser.add_argument("--tokens", type=int, default=50_000, help="answer ids to replay at most")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
@@ -47,8 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Measure the rates on `--data`, write the tree with its derivation to `--out`."""
-    if args.drafts < 1 or args.tokens < 1:
+    if args.tokens < 1 or (args.drafts is not None and args.drafts < 1):
         raise ValueError("--drafts and --tokens must be at least 1")
+    levels = None if args.levels is None else read_levels(args.levels)
     if not args.out.parent.is_dir():
         raise ValueError(f"--out {args.out}: there is no directory {args.out.parent}")
     recipe = read_recipe(args.data)
@@ -61,19 +69,51 @@ def run(args: argparse.Namespace) -> None:
         )
     counts = count_paths(answers_with_candidates(Target(model), args.data), args.tokens)
     rates = {path: hits / counts.positions for path, hits in counts.hits.items()}
-    tree = best_tree(args.out.stem, rates, args.drafts)
+    tree = choose_tree(args.out.stem, rates, args.drafts, levels)
+    size = f"--drafts {args.drafts}" if levels is None else f"--levels {args.levels}"
     source = {
         "target": info.id,
         "answer_ids": counts.positions,
-        "expected_accept_len": round(1 + sum(sorted(rates.values())[-args.drafts :]), 3),
+        "expected_accept_len": round(expected_accept_len(tree, rates), 3),
         "rule": "the paths of ranks that were right most often",
-        "command": f"tss-bench train tree --drafts {args.drafts} --tokens {args.tokens}",
+        "command": f"tss-bench train tree {size} --tokens {args.tokens}",
         "revision": info.revision,
         "data_recipe": recipe,
     }
     content: dict[str, Any] = {"source": source, **tree.to_dict()}
     args.out.write_text(json.dumps(content) + "\n", encoding="utf-8")
     print(f"{args.out}: levels {tree.levels}, {source}")
+
+
+def read_levels(text: str) -> tuple[int, ...]:
+    """`"6,5,3"` as numbers of nodes. Raises ValueError for anything else, and for too many."""
+    words = [word.strip() for word in text.split(",")]
+    if len(words) > MAX_DEPTH or not all(word.isdecimal() and int(word) for word in words):
+        raise ValueError(
+            f"--levels must be 1 to {MAX_DEPTH} whole numbers of at least 1, such as 6,5,3, got "
+            f"{text!r}"
+        )
+    levels = tuple(map(int, words))
+    check_levels(levels)
+    return levels
+
+
+def choose_tree(
+    name: str,
+    rates: Mapping[tuple[int, ...], float],
+    drafts: int | None,
+    levels: Sequence[int] | None,
+) -> TreeTemplate:
+    """The best tree of that many nodes in all, or a level. Raises ValueError where none is seen."""
+    if levels is not None:
+        return best_levels(name, rates, levels)
+    assert drafts is not None
+    return best_tree(name, rates, drafts)
+
+
+def expected_accept_len(tree: TreeTemplate, rates: Mapping[tuple[int, ...], float]) -> float:
+    """Ids a step on the counted text, bonus included: each node adds how often it was right."""
+    return 1 + sum(rates[tuple(path)] for path in tree.to_dict()["paths"])
 
 
 def _require_features(data: Path) -> None:

@@ -14,7 +14,12 @@ from tss_bench.weights.eagle import (
 )
 from tss_bench.weights.fingerprint import weights_fingerprint
 from tss_bench.weights.loading import DTYPES, ModelInfo, describe, load_model, load_tokenizer
-from tss_bench.weights.tokenizers import end_of_text_ids, require_same_tokenizer, same_tokenizer
+from tss_bench.weights.tokenizers import (
+    end_of_text_ids,
+    require_same_tokenizer,
+    same_tokenizer,
+    vocabulary_digest,
+)
 
 __all__ = [
     "DEFAULT_BASE",
@@ -34,5 +39,6 @@ __all__ = [
     "resolve_eagle",
     "same_tokenizer",
     "save_eagle_head",
+    "vocabulary_digest",
     "weights_fingerprint",
 ]

@@ -5,6 +5,8 @@ May import: transformers (types only).
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +42,11 @@ def require_same_tokenizer(
 def same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> bool:
     """Whether every token has the same id in both vocabularies."""
     return bool(target.get_vocab() == draft.get_vocab())
+
+
+def vocabulary_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """SHA-256 of all tokens and their ids: equal where `same_tokenizer` is true."""
+    return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
 
 
 def _id_text(token_id: int | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+MOST_COMBINATIONS = 1_000
+"""Of nodes a level that `best_levels` tries: more take minutes."""
 
 _TREES = resources.files("tss_bench") / "assets" / "trees"
 
@@ -122,6 +126,67 @@ def best_tree(name: str, rates: Mapping[tuple[int, ...], float], size: int) -> T
         raise ValueError(f"tree {name!r}: {size} drafts asked for, only {len(rates)} paths seen")
     ranked = sorted(rates, key=lambda path: (-rates[path], len(path), path))[:size]
     return TreeTemplate(name, _from_paths(sorted(ranked, key=lambda p: (len(p), p)), name))
+
+
+def best_levels(
+    name: str, rates: Mapping[tuple[int, ...], float], levels: Sequence[int]
+) -> TreeTemplate:
+    """The tree of `levels` nodes a level with the highest expected accept length, see `best_tree`.
+
+    Exact: the best subtree under each path is found for every number of nodes a level, from the
+    leaves up. A child that is right often may have a parent that is not among the best, so the
+    best paths of each level need not be a tree. Raises ValueError when there is no such tree
+    among the paths known, and as `check_levels` does.
+    """
+    check_levels(levels)
+    children: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for path in sorted(rates):
+        children.setdefault(path[:-1], []).append(path)
+    found = _subtrees((), tuple(levels), rates, children).get(tuple(levels))
+    if found is None:
+        raise ValueError(
+            f"tree {name!r}: the {len(rates)} paths seen hold no tree of levels "
+            f"{','.join(map(str, levels))}"
+        )
+    return TreeTemplate(name, _from_paths(sorted(found[1], key=lambda p: (len(p), p)), name))
+
+
+def check_levels(levels: Sequence[int]) -> None:
+    """Raises ValueError for no level, an empty one, and too many combinations to try."""
+    combinations = math.prod(size + 1 for size in levels)
+    if min(levels, default=0) < 1 or combinations > MOST_COMBINATIONS:
+        raise ValueError(
+            f"levels {','.join(map(str, levels))} must be at least 1 each, with a product of "
+            f"(nodes + 1) of at most {MOST_COMBINATIONS}, here {combinations}; larger trees are "
+            f"chosen by their number of drafts alone"
+        )
+
+
+_Forest = tuple[float, tuple[tuple[int, ...], ...]]
+
+
+def _subtrees(
+    root: tuple[int, ...],
+    levels: tuple[int, ...],
+    rates: Mapping[tuple[int, ...], float],
+    children: Mapping[tuple[int, ...], Sequence[tuple[int, ...]]],
+) -> dict[tuple[int, ...], _Forest]:
+    """By how many nodes they have a level: the best choice of nodes under `root` and its rate."""
+    best: dict[tuple[int, ...], _Forest] = {(0,) * len(levels): (0.0, ())}
+    if not levels:
+        return best
+    for child in children.get(root, ()):
+        grown = dict(best)
+        for below, (rate, paths) in _subtrees(child, levels[1:], rates, children).items():
+            for sizes, (sum_so_far, chosen) in best.items():
+                total = tuple(map(operator.add, sizes, (1, *below)))
+                if any(size > limit for size, limit in zip(total, levels, strict=True)):
+                    continue
+                value = sum_so_far + rate + rates[child]
+                if total not in grown or value > grown[total][0]:
+                    grown[total] = (value, (*chosen, child, *paths))
+        best = grown
+    return best
 
 
 def _node(text: str) -> int:
