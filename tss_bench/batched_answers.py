@@ -110,8 +110,7 @@ class BatchedAnswers:
             yield from self._decode(waiting)
 
     def _sparse(self, prompt: int, skip: SkipSet) -> AnswerJob:
-        job = self._jobs[prompt]
-        return replace(job, choice=replace(job.choice, skip=skip, why=self._why))
+        return self._jobs[prompt].under(skip, self._why)
 
     def _count_rows(self) -> int:
         positions = self._capacity
