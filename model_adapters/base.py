@@ -2,8 +2,8 @@
 
 Knows nothing of how a drafter is made (adapters.py) or how an answer is made (answering.py).
 
-May import: lm_eval, torch, tqdm, transformers, tss_bench.{types,domains,decoding,weights},
-model_adapters.
+May import: lm_eval, torch, tqdm, transformers, tss_bench.{types,domains,decoding,routing,
+weights}, model_adapters.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.generate import DecodingOptions, Generation
 from tss_bench.decoding.target import Target
 from tss_bench.domains import SkipChoice, SkipController
+from tss_bench.routing import NEIGHBOURS
 from tss_bench.types import GeneratedText, Scope, SkipSet
 from tss_bench.weights import ModelInfo
 
@@ -155,8 +156,10 @@ class SpeculativeLM(TemplateLM):
                 else native_plan(arguments, self.info)
             )
             self.controller: SkipController = self._plan.controller
-            routed = self._plan.routed
-            self._routed: DomainPrompts | None = domain_prompts(routed) if routed else None
+            self._routed: DomainPrompts | None = None
+            if self._plan.routed:
+                self._routed = domain_prompts(self._plan.routed)
+                self._routed.require(arguments.router_k or NEIGHBOURS)
             self._notes = (*self._plan.notes, *(self._routed.notes if self._routed else ()))
             self.check_drafter()
 

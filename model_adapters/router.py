@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from model_adapters.arguments import AdapterError, Arguments
+from model_adapters.arguments import Arguments
 from model_adapters.gen_options import read_options
 from model_adapters.loaded import LoadedModel
 from model_adapters.prompts import Prompter, Request, fit_prompt
@@ -54,7 +54,7 @@ class PromptRouter:
 
     The index is read from the user's cache, or made and kept there, when it is first needed.
     `fingerprint` names all that it depends on, `chosen` holds the choice of each document by
-    task, for the record of the run. Raises AdapterError for more neighbours than prompts.
+    task, for the record of the run.
     """
 
     def __init__(
@@ -80,12 +80,6 @@ class PromptRouter:
             for prompt in prompts.prompts
             for form, ids in self._forms(prompt, arguments)
         ]
-        fewest = min(Counter(entry.form for entry in self._entries).values())
-        if self._neighbours > fewest:
-            raise AdapterError(
-                f"router_k={self._neighbours} is more than the {fewest} calibration prompts of one "
-                f"form that there are; give a smaller one"
-            )
         self.fingerprint = self._make_fingerprint()
         self._routers: dict[str, Router] = {}
         self._scored: tuple[tuple[int, ...], SkipSet] | None = None
@@ -159,9 +153,9 @@ class PromptRouter:
         domain, skip, why = None, self._dense, "no calibration prompt has this form: dense"
         if route is not None:
             domain = route.domain
-            why = f"nearest {route.nearest}, distance {route.distance:.2g}"
+            why = f"nearest {route.nearest}, distance {_shown(route.distance)}"
             if domain is None:
-                why += f" is above {route.threshold:.2g}: dense"
+                why += f" is above {_shown(route.threshold)}: dense"
             else:
                 skip = self._sets[domain]
         choice = SkipChoice(request.task, domain, skip, f"router: {why}{self._extra}")
@@ -236,3 +230,7 @@ class PromptRouter:
         for text in dict.fromkeys((self._prompter.first(request), request.context)):
             ids = self._prompter.encode(text)
             yield self.form(text), fit_prompt(ids, limit, context, "flag", request.where)[0]
+
+
+def _shown(distance: float) -> str:
+    return f"{round(distance, 4):.2g}"
