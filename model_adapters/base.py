@@ -23,7 +23,14 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from model_adapters.answering import Answerer, Job
-from model_adapters.arguments import COMMON, SPARSE, AdapterError, read_arguments, split_arguments
+from model_adapters.arguments import (
+    COMMON,
+    SPARSE,
+    AdapterError,
+    Arguments,
+    read_arguments,
+    split_arguments,
+)
 from model_adapters.cache import CacheGuard
 from model_adapters.likelihood import Scorer
 from model_adapters.loaded import LoadedModel, describe_model, load
@@ -171,22 +178,22 @@ class SpeculativeLM(TemplateLM):
             self._chat = self.info.is_chat and bool(self.tokenizer.chat_template)
         self._prompter = Prompter(self.tokenizer, self._chat)
         self._scorer = Scorer(self.target, self.max_length, arguments.on_overflow)
-        self.router = self._make_router()
+        plan, prompts = self._plan, self._routed
+        self.router = self.new_router(prompts, plan.routed, arguments) if prompts else None
         self.drafter = self.make_drafter()
         self._answerer = Answerer(loaded, self.drafter, self._prompter, arguments, self.scope)
 
-    def _make_router(self) -> PromptRouter | None:
-        if self._routed is None:
-            return None
+    def new_router(
+        self, prompts: DomainPrompts, sets: Mapping[str, SkipSet], arguments: Arguments
+    ) -> PromptRouter:
+        """A router of the loaded target among `sets` by domain, shaped by `arguments`."""
         return PromptRouter(
-            self._routed,
-            self._plan.routed,
-            self.arguments,
-            self.loaded,
-            self._prompter,
-            self.scope,
-            self._say,
+            prompts, sets, arguments, self.loaded, self._prompter, self.scope, self._say
         )
+
+    def routed_job(self, request: Request, given: Mapping[str, Any], router: PromptRouter) -> Job:
+        """A request with these generation arguments, whose skip set `router` chooses."""
+        return self._answerer.job(request, given, router.unread(request), router=router)
 
     # What lm-eval asks of a model.
 

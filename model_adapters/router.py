@@ -68,6 +68,7 @@ class PromptRouter:
         say: Callable[[str], None],
     ) -> None:
         self._loaded, self._prompter, self._say = loaded, prompter, say
+        self._arguments = arguments
         self._dense = SkipSet.dense(loaded.info.num_layers)
         self._sources = prompts.sources
         self._sets = {domain: sets[domain] for domain in prompts.sources}
@@ -78,7 +79,7 @@ class PromptRouter:
         self._entries = [
             _Entry(prompt, form, ids)
             for prompt in prompts.prompts
-            for form, ids in self._forms(prompt, arguments)
+            for form, ids in self.forms(prompt)
         ]
         self.fingerprint = self._make_fingerprint()
         self._routers: dict[str, Router] = {}
@@ -112,9 +113,12 @@ class PromptRouter:
         if not self._routers:
             index = self.index()
             self._routers = {
-                form: Router(index.of_form(form), self._neighbours, self._threshold)
-                for form in dict.fromkeys(index.forms)
+                form: self.rule(index.of_form(form)) for form in dict.fromkeys(index.forms)
             }
+
+    def rule(self, index: RouterIndex) -> Router:
+        """The rule on an index of one form."""
+        return Router(index, self._neighbours, self._threshold)
 
     def index(self) -> RouterIndex:
         """The index, from the user's cache where it is there and whole."""
@@ -220,12 +224,13 @@ class PromptRouter:
         depends = [info.revision, str(target.dtype), target.device.type, self._pooling, entries]
         return hashlib.sha256(json.dumps(depends).encode()).hexdigest()
 
-    def _forms(self, prompt: DomainPrompt, arguments: Arguments) -> Iterator[tuple[str, list[int]]]:
-        """Ids of a row's prompt as its task gives it, and as plain text, as foreign tasks do.
+    def forms(self, prompt: DomainPrompt) -> Iterator[tuple[str, list[int]]]:
+        """Form and ids of a row's prompt as its task gives it, and as plain text.
 
-        One that is too long is cut as an answer's is, whatever on_overflow says of requests.
+        Plain text is what foreign tasks give. A prompt that is too long is cut as an answer's
+        is, whatever on_overflow says of requests.
         """
-        limit = read_options(prompt.options, arguments).max_gen_toks
+        limit = read_options(prompt.options, self._arguments).max_gen_toks
         context, request = self._loaded.target.context_length, prompt.request
         for text in dict.fromkeys((self._prompter.first(request), request.context)):
             ids = self._prompter.encode(text)
