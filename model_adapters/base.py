@@ -51,11 +51,11 @@ from tss_bench.weights import ModelInfo
 class SpeculativeLM(TemplateLM):
     """Native (`sparse` False) or TSS adapter of one drafter; see `Arguments` for what it takes.
 
-    Public attributes: `arguments`, `info`, `loaded`, `target`, `drafter`, `tokenizer`, and
-    `controller`, which may be replaced between two calls (then nothing is routed). Raises
-    AdapterError for every bad argument, layer, map or draft before any weight is loaded.
-    `prepare` and `load` are the two halves of the constructor, for adapters that are checked
-    together and share one target.
+    Public attributes: `arguments`, `info`, `loaded`, `target`, `drafter`, `tokenizer`, `router`
+    (None without `router=knn`), and `controller`, which may be replaced between two calls (then
+    nothing is routed). Raises AdapterError for every bad argument, layer, map or draft before
+    any weight is loaded. `prepare` and `load` are the two halves of the constructor, for
+    adapters that are checked together and share one target.
 
     A run is `jobs`, `begin_run`, one `answer` a job in any order, `end_run`; `generate_until` is
     one run. What a drafter keeps (`state=run`) and the overflow counts last for one run.

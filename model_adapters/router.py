@@ -53,8 +53,8 @@ class PromptRouter:
     """Chooses among the skip sets of a map's domains; `say` tells the user one line.
 
     The index is read from the user's cache, or made and kept there, when it is first needed.
-    `fingerprint` names all that it depends on, `chosen` holds the choice of each document by
-    task, for the record of the run.
+    `fingerprint` names all that it depends on, `chosen` holds the choice of each document and
+    prompt by task, for the record of the run.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PromptRouter:
         self._dense = SkipSet.dense(loaded.info.num_layers)
         self._sources = prompts.sources
         self._sets = {domain: sets[domain] for domain in prompts.sources}
-        self._extra = ", one dense prefill more" if scope == "all" else ""
+        self._reads_twice = scope == "all"
         self._pooling: Pooling = arguments.router_pooling or DEFAULT_POOLING
         self._neighbours = arguments.router_k or NEIGHBOURS
         self._threshold = arguments.router_threshold
@@ -84,7 +84,7 @@ class PromptRouter:
         self.fingerprint = self._make_fingerprint()
         self._routers: dict[str, Router] = {}
         self._scored: tuple[tuple[int, ...], SkipSet] | None = None
-        self.chosen: dict[str, dict[str, SkipChoice]] = {}
+        self.chosen: dict[str, dict[tuple[str, str], SkipChoice]] = {}
 
     @property
     def sets(self) -> set[SkipSet]:
@@ -103,9 +103,10 @@ class PromptRouter:
         }
 
     def __str__(self) -> str:
+        extra = " and one dense prefill more" if self._reads_twice else ""
         return (
-            f"router=knn chooses after each prompt{self._extra} among {', '.join(self._sets)}, by "
-            f"the {self._neighbours} nearest calibration prompts"
+            f"router=knn chooses after each prompt{extra} among {', '.join(self._sets)}, by the "
+            f"{self._neighbours} nearest calibration prompts"
         )
 
     def ready(self) -> None:
@@ -162,8 +163,10 @@ class PromptRouter:
                 why += f" is above {_shown(route.threshold)}: dense"
             else:
                 skip = self._sets[domain]
-        choice = SkipChoice(request.task, domain, skip, f"router: {why}{self._extra}")
-        self.chosen.setdefault(request.task, {})[request.name] = choice
+        # A dense choice goes on with the prefill that it was made from.
+        extra = ", one dense prefill more" if self._reads_twice and skip else ""
+        choice = SkipChoice(request.task, domain, skip, f"router: {why}{extra}")
+        self.chosen.setdefault(request.task, {})[request.name, prompt] = choice
         return choice
 
     def _route(self, prompt: str, features: Tensor) -> Route | None:

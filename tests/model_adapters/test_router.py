@@ -146,8 +146,10 @@ def test_the_prompt_is_read_once_more_under_scope_all_alone(
         return prefill(ids, cache, skip)
 
     monkeypatch.setattr(lm.target, "prefill", noted)
-    assert lm.answer(job).config["domain"] == domain
+    config = lm.answer(job).config
+    assert config["domain"] == domain
     assert seen == passes
+    assert config["why"].endswith("one dense prefill more") == (len(passes) == 2)
 
 
 def test_the_time_of_routing_is_part_of_the_request_s(
