@@ -2,8 +2,8 @@
 
 Knows neither lm-eval nor how skip sets are chosen.
 
-May import: tss_bench.{types,domains,decoding}, model_adapters.{arguments,gen_options,loaded,
-prompts}.
+May import: torch, tss_bench.{types,domains,decoding}, model_adapters.{arguments,gen_options,
+loaded,prompts}.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from model_adapters.arguments import Arguments
 from model_adapters.gen_options import GenOptions, read_options
 from model_adapters.loaded import LoadedModel
 from model_adapters.prompts import Prompter, Request, fit_prompt
 from tss_bench.decoding.drafters.base import Drafter
-from tss_bench.decoding.generate import DecodingOptions, Generation, generate
+from tss_bench.decoding.generate import DecodingOptions, Generation, SkipRule, generate
 from tss_bench.domains import SkipChoice
 from tss_bench.types import GeneratedText, Scope, SkipSet
 
@@ -28,15 +30,37 @@ _WARM_UP_TOKENS = 8
 _WARM_UP_PROMPT = 64
 
 
+class Routing(Protocol):
+    """Chooses the skip set of a request when its first prompt has been read."""
+
+    @property
+    def sets(self) -> set[SkipSet]:
+        """Every set it may choose."""
+        ...
+
+    def choose(self, request: Request, prompt: str, features: Tensor) -> SkipChoice:
+        """The choice for a prompt with these dense features [n, H]."""
+        ...
+
+
 @dataclass(frozen=True)
 class Job:
-    """One generation request, checked and ready to run; `first` is the prompt of turn 1."""
+    """One generation request, checked and ready to run; `first` is the prompt of turn 1.
+
+    Where there is a `router`, it replaces `choice` once the first prompt is read.
+    """
 
     request: Request
     options: GenOptions
     choice: SkipChoice
     first: str
     seed: int
+    router: Routing | None = None
+
+    def under(self, skip: SkipSet, why: str) -> Job:
+        """The same request under a skip set that is given."""
+        choice = dataclasses.replace(self.choice, skip=skip, why=why)
+        return dataclasses.replace(self, choice=choice, router=None)
 
 
 class Answerer:
@@ -61,7 +85,12 @@ class Answerer:
         self.counts: Counter[str] = Counter()
 
     def job(
-        self, request: Request, given: Mapping[str, Any], choice: SkipChoice, repeat: int = 0
+        self,
+        request: Request,
+        given: Mapping[str, Any],
+        choice: SkipChoice,
+        repeat: int = 0,
+        router: Routing | None = None,
     ) -> Job:
         """Check a request; each repeat of it draws from a seed of its own.
 
@@ -74,7 +103,7 @@ class Answerer:
         self._fit(first, options, request)
         place = f"{request.task}/{request.name}/{repeat}"
         seed = self._arguments.seed + zlib.crc32(place.encode())
-        return Job(request, options, choice, first, seed)
+        return Job(request, options, choice, first, seed, router)
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Begin a run: empty drafter and counts, and an untimed answer for each new skip set."""
@@ -82,18 +111,21 @@ class Answerer:
         self._drafter.reset()
         options = DecodingOptions(_WARM_UP_TOKENS, eos_ids=frozenset(), scope=self._scope)
         for job in jobs:
-            if job.choice.skip not in self._warm:
-                self._warm.add(job.choice.skip)
-                self._generate(self.prompt_ids(job)[-_WARM_UP_PROMPT:], job, options)
+            sets = {job.choice.skip} if job.router is None else job.router.sets
+            for skip in sets - self._warm:
+                self._warm.add(skip)
+                self._generate(self.prompt_ids(job)[-_WARM_UP_PROMPT:], skip, options)
                 self._drafter.reset()
 
     def answer(self, job: Job) -> GeneratedText:
-        """Answer every turn, each on top of the turns before."""
+        """Answer every turn, each on top of the turns before; the first one alone is routed."""
         turns: list[Generation] = []
         options = self.decoding_options(job)
         for _ in job.request.turns:
             ids, truncated = self.turn(job, [turn.text for turn in turns])
-            done = self._generate(ids, job, options)
+            routed = _Routed(job)
+            done = self._generate(ids, routed if job.router else job.choice.skip, options)
+            job = routed.job
             stats = dataclasses.replace(done.stats, prompt_truncated=truncated)
             turns.append(dataclasses.replace(done, stats=stats))
         return self.put_together(job, turns)
@@ -142,8 +174,9 @@ class Answerer:
             request.where,
         )
 
-    def _generate(self, ids: Sequence[int], job: Job, options: DecodingOptions) -> Generation:
-        skip = job.choice.skip
+    def _generate(
+        self, ids: Sequence[int], skip: SkipSet | SkipRule, options: DecodingOptions
+    ) -> Generation:
         return generate(self._target, self._drafter, ids, skip, options, self._tokenizer)
 
     def decoding_options(self, job: Job) -> DecodingOptions:
@@ -166,3 +199,16 @@ class Answerer:
             "domain": choice.domain,
             "why": choice.why,
         }
+
+
+class _Routed:
+    """The rule that routes a job; `job` is the job with the choice once there is one."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def __call__(self, features: Tensor) -> SkipSet:
+        assert self.job.router is not None
+        choice = self.job.router.choose(self.job.request, self.job.first, features)
+        self.job = dataclasses.replace(self.job, choice=choice, router=None)
+        return choice.skip

@@ -2,7 +2,7 @@
 
 Everything that can be known to be wrong without looking at a model is refused here.
 
-May import: tss_bench.{types,decoding,weights}.
+May import: tss_bench.{types,decoding,routing,weights}.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from tss_bench.decoding.drafters.token_recycling import State
+from tss_bench.routing import POOLINGS, Pooling
 from tss_bench.types import PROTOCOLS, SCOPES, Protocol, Scope
 from tss_bench.weights import DEFAULT_MODEL, DTYPES
 
 OVERFLOWS = ("flag", "error")
 STATES: tuple[str, ...] = get_args(State)
 FALLBACKS = ("token_recycling", "eagle")
+ROUTERS = ("none", "knn")
 
-SPARSE = frozenset({"skip_layers", "domain_map"})
+ROUTER_SHAPE = ("router_pooling", "router_k", "router_threshold")
+"""What shapes a router."""
+
+SPARSE = frozenset({"skip_layers", "domain_map", "router", *ROUTER_SHAPE})
 """Arguments of the `tss_*` adapters alone."""
 
 
@@ -48,6 +53,10 @@ class Arguments:
     on_overflow: str = "flag"
     skip_layers: Any = None
     domain_map: str | None = None
+    router: str = "none"
+    router_pooling: Pooling | None = None
+    router_k: int | None = None
+    router_threshold: float | None = None
     scope: Scope | None = None
     protocol: Protocol = "strict"
     temperature: float = 0.0
@@ -224,6 +233,16 @@ def _temperature(name: str, value: object) -> float:
     return number
 
 
+def _distance(name: str, value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = -1.0
+    if isinstance(value, bool) or not 0.0 <= number <= 2.0:
+        raise AdapterError(f"{name} must be a cosine distance, 0 to 2, got {value!r}")
+    return number
+
+
 def _batch_size(name: str, value: object) -> int:
     if str(value).strip() in ("1", "auto"):
         return 1
@@ -250,6 +269,10 @@ _READERS: dict[str, Any] = {
     "on_overflow": _one_of(OVERFLOWS),
     "skip_layers": _as_given,
     "domain_map": _text,
+    "router": _one_of(ROUTERS),
+    "router_pooling": _one_of(POOLINGS),
+    "router_k": _count(1),
+    "router_threshold": _distance,
     "scope": _one_of(SCOPES),
     "protocol": _one_of(PROTOCOLS),
     "temperature": _temperature,

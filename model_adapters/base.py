@@ -2,8 +2,8 @@
 
 Knows nothing of how a drafter is made (adapters.py) or how an answer is made (answering.py).
 
-May import: lm_eval, torch, tqdm, transformers, tss_bench.{types,domains,decoding,weights},
-model_adapters.
+May import: lm_eval, torch, tqdm, transformers, tss_bench.{types,domains,decoding,routing,
+weights}, model_adapters.
 """
 
 from __future__ import annotations
@@ -23,17 +23,27 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from model_adapters.answering import Answerer, Job
-from model_adapters.arguments import COMMON, SPARSE, AdapterError, read_arguments, split_arguments
+from model_adapters.arguments import (
+    COMMON,
+    SPARSE,
+    AdapterError,
+    Arguments,
+    read_arguments,
+    split_arguments,
+)
 from model_adapters.cache import CacheGuard
 from model_adapters.likelihood import Scorer
 from model_adapters.loaded import LoadedModel, describe_model, load
 from model_adapters.prompts import Prompter, Request
+from model_adapters.router import PromptRouter
+from model_adapters.router_prompts import DomainPrompts, domain_prompts
 from model_adapters.skip_plan import SkipPlan, native_plan, sparse_plan
 from tss_bench import __version__
 from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.generate import DecodingOptions, Generation
 from tss_bench.decoding.target import Target
 from tss_bench.domains import SkipChoice, SkipController
+from tss_bench.routing import NEIGHBOURS
 from tss_bench.types import GeneratedText, Scope, SkipSet
 from tss_bench.weights import ModelInfo
 
@@ -43,10 +53,11 @@ class SpeculativeLM(TemplateLM):
 
     `side_by_side`: its answers can be decoded many at a time (tss_bench.batched_answers).
 
-    Public attributes: `arguments`, `info`, `loaded`, `target`, `drafter`, `tokenizer`, and
-    `controller`, which may be replaced between two calls. Raises AdapterError for every bad
-    argument, layer, map or draft before any weight is loaded. `prepare` and `load` are the two
-    halves of the constructor, for adapters that are checked together and share one target.
+    Public attributes: `arguments`, `info`, `loaded`, `target`, `drafter`, `tokenizer`, `router`
+    (None without `router=knn`), and `controller`, which may be replaced between two calls (then
+    nothing is routed). Raises AdapterError for every bad argument, layer, map or draft before
+    any weight is loaded. `prepare` and `load` are the two halves of the constructor, for
+    adapters that are checked together and share one target.
 
     A run is `jobs`, `begin_run`, one `answer` a job in any order, `end_run`; `generate_until` is
     one run. What a drafter keeps (`state=run`) and the overflow counts last for one run.
@@ -63,6 +74,7 @@ class SpeculativeLM(TemplateLM):
     target: Target
     tokenizer: PreTrainedTokenizerBase
     drafter: Drafter
+    router: PromptRouter | None
 
     def __init__(self, **given: Any) -> None:
         super().__init__()
@@ -114,7 +126,7 @@ class SpeculativeLM(TemplateLM):
         with _one_error():
             self.loaded = share.require(self.arguments) if share else load(self.arguments)
             self._set_up()
-        for note in self._plan.notes:
+        for note in self._notes:
             self._say(note)
 
     @classmethod
@@ -161,6 +173,11 @@ class SpeculativeLM(TemplateLM):
             self.info = describe_model(arguments)
             self._plan = self.skip_plan()
             self.controller: SkipController = self._plan.controller
+            self._routed: DomainPrompts | None = None
+            if self._plan.routed:
+                self._routed = domain_prompts(self._plan.routed)
+                self._routed.require(arguments.router_k or NEIGHBOURS)
+            self._notes = (*self._plan.notes, *(self._routed.notes if self._routed else ()))
             self.check_drafter()
 
     def _set_up(self) -> None:
@@ -171,8 +188,22 @@ class SpeculativeLM(TemplateLM):
             self._chat = self.info.is_chat and bool(self.tokenizer.chat_template)
         self._prompter = Prompter(self.tokenizer, self._chat)
         self._scorer = Scorer(self.target, self.max_length, arguments.on_overflow)
+        plan, prompts = self._plan, self._routed
+        self.router = self.new_router(prompts, plan.routed, arguments) if prompts else None
         self.drafter = self.make_drafter()
         self._answerer = Answerer(loaded, self.drafter, self._prompter, arguments, self.scope)
+
+    def new_router(
+        self, prompts: DomainPrompts, sets: Mapping[str, SkipSet], arguments: Arguments
+    ) -> PromptRouter:
+        """A router of the loaded target among `sets` by domain, shaped by `arguments`."""
+        return PromptRouter(
+            prompts, sets, arguments, self.loaded, self._prompter, self.scope, self._say
+        )
+
+    def routed_job(self, request: Request, given: Mapping[str, Any], router: PromptRouter) -> Job:
+        """A request with these generation arguments, whose skip set `router` chooses."""
+        return self._answerer.job(request, given, router.unread(request), router=router)
 
     # What lm-eval asks of a model.
 
@@ -246,7 +277,12 @@ class SpeculativeLM(TemplateLM):
         return {
             "model_dtype": self.dtype,
             "model_revision": self.info.revision,
-            "tss_bench": {**self._configuration(), "used": used, "overflow": overflow},
+            "tss_bench": {
+                **self._configuration(),
+                "used": used,
+                "overflow": overflow,
+                **({"routed": self.router.summary()} if self.router else {}),
+            },
         }
 
     def _configuration(self) -> dict[str, Any]:
@@ -270,6 +306,7 @@ class SpeculativeLM(TemplateLM):
             "chat_template": self._chat,
             "max_length": self.max_length,
             **self.drafter_record(),
+            **({"router": self.router.record()} if self.router else {}),
         }
 
     # Requests.
@@ -295,6 +332,9 @@ class SpeculativeLM(TemplateLM):
         for instance in requests:
             jobs.append(self._job(instance, repeats[id(instance)]))
             repeats[id(instance)] += 1
+        if self.router is not None and any(job.router for job in jobs):
+            with _one_error():
+                self.router.ready()
         return jobs
 
     def begin_run(self, jobs: Sequence[Job]) -> None:
@@ -306,9 +346,10 @@ class SpeculativeLM(TemplateLM):
         return self._answerer.answer(job)
 
     def end_run(self) -> None:
-        """Say what did not fit."""
+        """Say what did not fit, and where requests were routed."""
         for note in self._answerer.overflow_notes():
             self._say(note)
+        self._say_routes()
 
     def prompt_ids(self, job: Job, answers: Sequence[str] = ()) -> list[int]:
         """The ids that the turn after `answers` (none: the first) is answered from."""
@@ -329,8 +370,9 @@ class SpeculativeLM(TemplateLM):
     def _job(self, instance: Instance, repeat: int) -> Job:
         context, given = instance.args
         request = Request.of(context, instance.doc, instance.task_name, instance.doc_id)
-        choice = self._choose(request)
-        job = self._answerer.job(request, given, choice, repeat)
+        router = self._router_for(request)
+        choice = self._choose(request, router)
+        job = self._answerer.job(request, given, choice, repeat, router)
         greedy = job.options.temperature == 0.0
         if greedy and self.arguments.temperature > 0.0:
             self._say_once(
@@ -339,12 +381,24 @@ class SpeculativeLM(TemplateLM):
                 f"over the task)"
             )
         if self._guard is not None:
-            self._guard.claim("generate_until", instance.args, request, choice.skip, greedy)
+            skip = None if router else choice.skip
+            self._guard.claim("generate_until", instance.args, request, skip, greedy)
         return job
 
-    def _choose(self, request: Request) -> SkipChoice:
-        choice = self.controller.choose(request.task, request.domain)
-        self._say_once(str(choice))
+    def _router_for(self, request: Request) -> PromptRouter | None:
+        """The router, for a request whose task and domain the map does not know."""
+        if self.controller is not self._plan.controller:
+            return None
+        return None if self.controller.knows(request.task, request.domain) else self.router
+
+    def _choose(self, request: Request, router: PromptRouter | None) -> SkipChoice:
+        """The set of a request; with a router the one it has before its prompt is read."""
+        if router is None:
+            choice = self.controller.choose(request.task, request.domain)
+            self._say_once(str(choice))
+        else:
+            choice = router.unread(request)
+            self._say_once(f"{request.task}: {router}")
         if request.style == "chat" and self.arguments.chat_template is None and not self._chat:
             self._say_once(
                 f"{self.info.id} has no chat template: prompts made for chat models reach it as "
@@ -366,7 +420,9 @@ class SpeculativeLM(TemplateLM):
                 # The template ends where the answer begins: no space belongs between them.
                 continuation = continuation.lstrip(" ")
             pairs.append((instance.args, *self._encode_scored(prompt, continuation)))
-        return self._loglikelihood_tokens(pairs, disable_tqdm, places=places)
+        answers = self._loglikelihood_tokens(pairs, disable_tqdm, places=places)
+        self._say_routes()
+        return answers
 
     def loglikelihood_rolling(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
@@ -389,8 +445,16 @@ class SpeculativeLM(TemplateLM):
             self.cache_hook.add_partial("loglikelihood_rolling", instance.args, totals[-1])
         return totals
 
-    def _scored_under(self, kind: str, instance: Instance, request: Request) -> SkipSet:
-        skip = self._choose(request).skip
+    def _scored_under(self, kind: str, instance: Instance, request: Request) -> SkipSet | None:
+        """The set of a scored request; None where the router chooses it from the context."""
+        router = self._router_for(request)
+        skip: SkipSet | None
+        if router is not None and (kind != "loglikelihood" or not request.context):
+            skip = router.unread(request).skip
+            self._say_once(str(router.unread(request)))
+        else:
+            choice = self._choose(request, router)
+            skip = None if router else choice.skip
         if self._guard is not None:
             self._guard.claim(kind, instance.args, request, skip, greedy=True)
         return skip
@@ -410,15 +474,23 @@ class SpeculativeLM(TemplateLM):
         requests: Sequence[tuple[Any, list[int], list[int]]],
         disable_tqdm: bool = False,
         *,
-        places: Sequence[tuple[Request, SkipSet]],
+        places: Sequence[tuple[Request, SkipSet | None]],
     ) -> list[tuple[float, bool]]:
         answers = []
         bar = tqdm(requests, desc="Running loglikelihood requests", disable=disable_tqdm)
         for (key, context, continuation), (request, skip) in zip(bar, places, strict=True):
+            if skip is None:
+                assert self.router is not None
+                prompt = self._prompter.first(request)
+                skip = self.router.choose_scored(request, prompt, context[-self.max_length :])
             answers.append(self._scorer.score(context, continuation, skip, request.where))
             if key is not None:
                 self.cache_hook.add_partial("loglikelihood", key, answers[-1])
         return answers
+
+    def _say_routes(self) -> None:
+        for note in self.router.notes() if self.router else ():
+            self._say_once(note)
 
     def _say_once(self, message: str) -> None:
         if message not in self._said:

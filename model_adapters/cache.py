@@ -54,9 +54,14 @@ class CacheGuard:
         store.encode = lambda value: pickled(_text_only(value))
 
     def claim(
-        self, kind: str, arguments: Sequence[Any], request: Request, skip: SkipSet, greedy: bool
+        self,
+        kind: str,
+        arguments: Sequence[Any],
+        request: Request,
+        skip: SkipSet | None,
+        greedy: bool,
     ) -> None:
-        """Tie the cached answer of a prompt to all it depends on.
+        """Tie the cached answer of a prompt to all it depends on; `skip` None: it is routed.
 
         Raises AdapterError where the same prompt stands in the cache with another dependence
         (two tasks that share it), and for sampled answers, of which a cache keeps only one.
@@ -65,7 +70,8 @@ class CacheGuard:
             raise AdapterError(
                 "--use_cache keeps one answer a prompt and replays it; leave it out when sampling"
             )
-        dependence = json.dumps([list(skip), request.style, list(request.turns)])
+        layers = None if skip is None else list(skip)
+        dependence = json.dumps([layers, request.style, list(request.turns)])
         digest = hashlib.sha256(dependence.encode()).hexdigest()
         key = _CLAIM + hash_args(kind, arguments)
         if self._store.get(key, digest) != digest:

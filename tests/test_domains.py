@@ -243,6 +243,19 @@ def test_a_task_name_wins_over_its_domain_and_unknown_is_dense() -> None:
     assert list(chosen.choose("anything", domain="qa").skip) == [1]
 
 
+def test_a_map_knows_its_tasks_and_domains_and_a_fixed_set_knows_all() -> None:
+    chosen = controller()
+    assert chosen.knows("specbench_qa")
+    assert chosen.knows("specbench_rag")
+    assert chosen.knows("anything", "qa")
+    assert not chosen.knows("tss_mmlu")
+    assert not chosen.knows("arc_easy")
+    # The domain of a row wins over the one that the task's name tells.
+    assert not chosen.knows("specbench_qa", "law")
+    assert chosen.used == {}
+    assert SkipController.fixed(SkipSet.of([2], 4), "skip_layers=2").knows("arc_easy")
+
+
 def test_every_answer_says_why() -> None:
     chosen = controller()
     assert chosen.choose("specbench_qa").why == "domain qa in map x.json"

@@ -61,6 +61,8 @@ LAYERS = {
     "tss_bench.packaged_maps": 3,
     "tss_bench.ray_executor": 3,
     "tss_bench.ray_worker": 3,
+    "tss_bench.route_report": 3,
+    "tss_bench.route_test": 3,
     "tss_bench.search_command": 3,
     "tss_bench.search_plan": 3,
     "tss_bench.search_report": 3,

@@ -80,7 +80,7 @@ class SequentialAnswers:
 
     def __call__(self, asked: Sequence[tuple[int, SkipSet]]) -> Iterator[tuple[int, GeneratedText]]:
         for place, (prompt, skip) in enumerate(asked):
-            yield place, self._adapter.answer(_sparse(self._jobs[prompt], skip, self._why))
+            yield place, self._adapter.answer(self._jobs[prompt].under(skip, self._why))
 
 
 def answers_of(
@@ -89,10 +89,6 @@ def answers_of(
     """What answers `jobs` under any skip set the fastest; `why` goes into the records."""
     made = BatchedAnswers if adapter.side_by_side else SequentialAnswers
     return made(adapter, jobs, why)
-
-
-def _sparse(job: AnswerJob, skip: SkipSet, why: str) -> AnswerJob:
-    return replace(job, choice=replace(job.choice, skip=skip, why=why))
 
 
 class BatchedAnswers:
@@ -133,7 +129,7 @@ class BatchedAnswers:
     def __call__(self, asked: Sequence[tuple[int, SkipSet]]) -> Iterator[tuple[int, GeneratedText]]:
         """Answers as they end, each with its place in `asked`: places of jobs, and skip sets."""
         waiting = deque(
-            _Answering(place, prompt, _sparse(self._jobs[prompt], skip, self._why))
+            _Answering(place, prompt, self._jobs[prompt].under(skip, self._why))
             for place, (prompt, skip) in enumerate(asked)
         )
         while waiting:

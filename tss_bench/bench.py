@@ -28,7 +28,7 @@ from tss_bench.harness import (
     prepare_adapters,
     run_interleaved,
 )
-from tss_bench.types import GeneratedText, GenerationStats
+from tss_bench.types import GeneratedText, GenerationStats, SkipSet
 
 DOMAIN_TASKS = (
     "specbench_translation",
@@ -235,7 +235,8 @@ def _divergences(
     for row, (job, one, other) in enumerate(zip(jobs, plain, others, strict=True)):
         for turn, (a, b) in enumerate(zip(one.ids, other.ids, strict=True)):
             prompt = adapter.prompt_ids(job, one.turns[:turn])
-            skip, scope = job.choice.skip, adapter.scope
+            skip = SkipSet.of(one.config["skip"], adapter.target.num_layers)
+            scope = adapter.scope
             found = find_divergence(adapter.target, prompt, a, b, skip, scope)
             if found is not None:
                 place = f"row {row} of {task.label}, turn {turn + 1}, id {found.position}"

@@ -8,7 +8,6 @@ May import: torch, model_adapters, tss_bench (layer L3 of the design).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,8 +61,7 @@ class CalibrationRows:
 
     def _sparse(self, skip: SkipSet, prompt: int) -> AnswerJob:
         """The row as a job under this skip set."""
-        base = self._jobs[prompt]
-        return replace(base, choice=replace(base.choice, skip=skip, why=WHY))
+        return self._jobs[prompt].under(skip, WHY)
 
     def _evaluation(self, wanted: Job, prompt: int, answer: GeneratedText | None) -> Evaluation:
         """What the answer to a row is worth, and its loss if wanted; None where none was asked."""

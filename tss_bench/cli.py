@@ -150,6 +150,19 @@ def make_maps(args: argparse.Namespace) -> None:
     packaged_maps.run(args)
 
 
+def _route_test_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import route_test
+
+    route_test.add_arguments(parser)
+
+
+def test_routes(args: argparse.Namespace) -> None:
+    """How well and how fast a router finds domains, see tss_bench.route_test."""
+    from tss_bench import route_test
+
+    route_test.run(args)
+
+
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     from tss_bench import bench
 
@@ -368,6 +381,13 @@ COMMANDS = (
         "search all packaged maps of a target: every drafter, strategy and task",
         make_maps,
         _make_maps_arguments,
+    ),
+    Command(
+        "domains",
+        "route-test",
+        "how well router=knn finds the domains of test rows, and what it costs",
+        test_routes,
+        _route_test_arguments,
     ),
     Command("search", "", GROUPS["search"], search, _search_arguments),
     Command("bench", "engine", "our decoding against Hugging Face", bench_engine, _bench_arguments),

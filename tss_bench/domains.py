@@ -294,6 +294,11 @@ class SkipController:
         """The set of each task or domain named; `*` is the one every other task gets."""
         return {**(self._sets or {}), "*": self._default}
 
+    def knows(self, task: str, domain: str | None = None) -> bool:
+        """Whether `choose` finds a set for this very task or its domain; a fixed set is for all."""
+        domain = domain or domain_of(task)
+        return self._sets is None or task in self._sets or domain in self._sets
+
     def choose(self, task: str, domain: str | None = None) -> SkipChoice:
         """The skip set of a task; `domain` overrides the one its name tells."""
         domain = domain or domain_of(task)

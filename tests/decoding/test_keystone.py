@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from tss_bench.decoding.drafters.static_automaton import StaticAutomaton
 from tss_bench.decoding.drafters.suffix_automaton import MatchRules, SamDecoding
 from tss_bench.decoding.drafters.token_recycling import TokenRecycling
 from tss_bench.decoding.drafters.tree_template import TreeTemplate
-from tss_bench.decoding.generate import DecodingOptions, Generation, generate
+from tss_bench.decoding.generate import DecodingOptions, Generation, SkipRule, generate
 from tss_bench.decoding.target import Target
 from tss_bench.types import SkipSet
 
@@ -84,7 +85,12 @@ def drafters(draw: st.DrawFn, family: str, kinds: Sequence[str] = (*KINDS, "sam"
 
 
 def run(
-    drafter: Drafter, prompt: list[int], skip: SkipSet, scope: str, limit: int, family: str
+    drafter: Drafter,
+    prompt: list[int],
+    skip: SkipSet | SkipRule,
+    scope: str,
+    limit: int,
+    family: str,
 ) -> Generation:
     options = DecodingOptions(limit, frozenset({tiny.EOS}), scope=scope)  # type: ignore[arg-type]
     return generate(tiny.target(family), drafter, prompt, skip, options, tiny.tokenizer())
@@ -141,3 +147,24 @@ def test_scope_verify_equals_dense_prompt_and_sparse_answer(
 ) -> None:
     ours = run(NoDraft(), prompt, skip, "verify", limit, family)
     assert list(ours.ids) == reference.sparse_after_prompt(family, prompt, skip, limit)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data(), FAMILIES, PROMPTS, SKIPS, SCOPES, st.integers(1, 12))
+def test_a_chosen_set_answers_as_the_same_set_does(
+    data: st.DataObject, family: str, prompt: list[int], skip: SkipSet, scope: str, limit: int
+) -> None:
+    drafter = data.draw(drafters(family))
+    asked: list[torch.Tensor] = []
+
+    def rule(features: torch.Tensor) -> SkipSet:
+        asked.append(features)
+        return skip
+
+    given = run(drafter, prompt, skip, scope, limit, family)
+    assert run(drafter, prompt, rule, scope, limit, family).ids == given.ids
+    dense = SkipSet.dense(tiny.LAYERS)
+    target = tiny.target(family)
+    expected = target.prefill(torch.tensor([prompt]), target.new_cache(len(prompt)), dense)[0]
+    (features,) = asked
+    assert torch.allclose(features, expected, atol=1e-5)

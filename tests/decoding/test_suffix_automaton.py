@@ -203,7 +203,7 @@ def test_a_replay_equals_decoding_with_the_drafter(
     rules = MatchRules(6, threshold, 1)
     drafter = SamDecoding(Eagle(tiny.eagle_head(), target, TREE), rules, static)
     asked = [(prompt, skip, options(limit, scope)) for prompt, skip, limit in drawn]
-    prompts, known = trajectories(family, asked)
+    prompts, known = trajectories(family, asked, ())
     for one, start, row in zip(known, prompts, asked, strict=True):
         own = drafter.fork()
         own.begin(start.for_drafter(target))

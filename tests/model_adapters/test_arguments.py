@@ -82,6 +82,9 @@ def test_defaults_are_the_documented_ones() -> None:
         ({"pretrained": 135}, "pretrained", "135"),
         ({"on_overflow": "error"}, "on_overflow", "error"),
         ({"state": "run"}, "state", "run"),
+        ({"router": "knn"}, "router", "knn"),
+        ({"router_threshold": "0.25"}, "router_threshold", 0.25),
+        ({"router_k": "5"}, "router_k", 5),
     ],
 )
 def test_values_are_read_whatever_type_the_command_line_gave(
@@ -110,6 +113,11 @@ def test_values_are_read_whatever_type_the_command_line_gave(
         ({"max_gen_toks": 1.5}, r"max_gen_toks must be a whole number"),
         ({"seed": -1}, r"seed must be a whole number of at least 0"),
         ({"total_token": 1}, r"total_token must be a whole number of at least 2"),
+        (
+            {"router_threshold": -0.1},
+            r"router_threshold must be a cosine distance, 0 to 2, got -0.1",
+        ),
+        ({"router_threshold": "nan"}, r"router_threshold must be a cosine distance"),
         ({"top_k": True}, r"top_k must be a whole number of at least 1"),
         ({"chat_template": "maybe"}, r"chat_template must be true or false"),
         ({"pretrained": ["a"]}, r"pretrained must be a name or a path"),

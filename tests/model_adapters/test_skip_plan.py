@@ -94,6 +94,15 @@ def test_a_pair_without_a_map_is_dense_and_says_so() -> None:
     assert "no packaged map for org/four with drafter eagle: dense" in plan.notes[0]
 
 
+def test_a_router_chooses_among_the_sets_of_a_map(map_path: str) -> None:
+    plan = sparse_plan(Arguments(domain_map=map_path, router="knn"), OTHER, "eagle")
+    assert plan.routed == {"qa": SkipSet.of([1, 2], 4)}
+    assert sparse_plan(Arguments(domain_map=map_path), OTHER, "eagle").routed == {}
+    fixed = sparse_plan(Arguments(skip_layers=[1], router="knn"), OTHER, "eagle")
+    assert fixed.routed == {}
+    assert fixed.notes == ("skip_layers=1 is for every request, so router=knn routes none",)
+
+
 def test_a_native_adapter_is_dense() -> None:
     plan = native_plan(Arguments(scope="all"), OTHER)
     choice = plan.controller.choose("specbench_qa")

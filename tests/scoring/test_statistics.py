@@ -13,6 +13,7 @@ from tss_bench.scoring.statistics import (
     paired_p_value,
     paired_ratio_p_value,
     ratio_interval,
+    wilson_interval,
 )
 
 
@@ -87,6 +88,19 @@ def test_no_denominator_has_no_interval() -> None:
 
 def test_equal_values_have_a_point_interval() -> None:
     assert mean_interval([0.1] * 7) == (0.1, 0.1)
+
+
+@pytest.mark.parametrize(("hits", "rows"), [(0, 12), (12, 12), (1, 1), (7, 16), (50, 64)])
+def test_wilson_interval_is_scipy_s(hits: int, rows: int) -> None:
+    found = wilson_interval(hits, rows)
+    expected = stats.binomtest(hits, rows).proportion_ci(method="wilson")
+    assert found == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_wilson_interval_of_nothing_and_of_nonsense() -> None:
+    assert wilson_interval(0, 0) is None
+    with pytest.raises(ValueError, match="hits must be 0 to 3, got 4"):
+        wilson_interval(4, 3)
 
 
 def test_p_value_by_enumeration() -> None:

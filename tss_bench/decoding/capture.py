@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Capture:
-    """Collects the features of one pass of a target; a new one for every pass.
+    """Collects the features of one pass of a target; a new one, or a cleared one, for every pass.
 
     `layers`, ascending, are the blocks whose input [B, n, H] is kept, 0 … L: L is what leaves the
     last block, before the final norm. None: the features are the result of the pass. A skipped
@@ -20,6 +20,10 @@ class Capture:
     def __init__(self, layers: tuple[int, ...]) -> None:
         self._layers = layers
         self._states: list[Tensor] = []
+
+    def clear(self) -> None:
+        """The pass is run again."""
+        self._states.clear()
 
     def see(self, layer: int, hidden: Tensor) -> None:
         """`hidden` enters block `layer`."""

@@ -6,7 +6,7 @@ Knows nothing of chat templates, tasks, domains or files. A method is a drafter;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,9 @@ from tss_bench.decoding.tree import DraftTree
 from tss_bench.decoding.verify import Sampling, verify
 from tss_bench.protocols import StopRule
 from tss_bench.types import GenerationStats, Protocol, Scope, SkipSet
+
+SkipRule = Callable[[Tensor], SkipSet]
+"""Chooses the skip set of an answer from the prompt's dense features [n, H]."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +59,20 @@ def generate(
     target: Target,
     drafter: Drafter,
     prompt_ids: Sequence[int],
-    skip: SkipSet,
+    skip: SkipSet | SkipRule,
     options: DecodingOptions,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Generation:
-    """Answer one prompt with the sparse target `skip`.
+    """Answer one prompt with the sparse target `skip`, or with the one that a rule chooses.
 
     Greedy output equals plain greedy decoding of the same sparse target, whatever the drafter.
-    The limit is clamped to the context (`limit_clamped`). Raises ValueError for an empty prompt
-    or one that leaves no room in the context.
+    A rule is asked once, after the dense prefill, if the answer has any id; under scope `all` a
+    sparse prefill follows. Its time is part of the prefill's. The limit is clamped to the context
+    (`limit_clamped`). Raises ValueError for an empty prompt or one that leaves no room in the
+    context, and for a skip set of another depth.
     """
-    target.check(skip)
+    if isinstance(skip, SkipSet):
+        target.check(skip)
     check_prompt(prompt_ids, target.context_length)
     clock = Clock(target.device)
     answer = new_answer(options, target.context_length - len(prompt_ids), tokenizer)
@@ -118,29 +124,27 @@ def _decode(
     target: Target,
     drafter: Drafter,
     prompt_ids: list[int],
-    skip: SkipSet,
+    rule: SkipSet | SkipRule,
     options: DecodingOptions,
     answer: Answer,
     clock: Clock,
 ) -> None:
     sampling = _sampling(options, target.device)
 
-    # 1. Prefill: the first id, and what the drafter learns from the prompt.
+    # 1. Prefill: the skip set, the first id, and what the drafter learns from the prompt.
     room = min(options.max_new_tokens, target.context_length - len(prompt_ids))
     cache = target.new_cache(len(prompt_ids) + room + drafter.max_nodes)
-    prefill_skip = skip if options.scope == "all" else SkipSet.dense(target.num_layers)
-    row = torch.tensor([prompt_ids], device=target.device)
     capture = Capture(drafter.feature_layers)
-    hidden = target.prefill(row, cache, prefill_skip, capture)
-    features = capture.features(hidden)[0]
+    skip, hidden = _prefill(target, prompt_ids, rule, options.scope, cache, capture)
     last = DraftTree.root(prompt_ids[-1])
-    first = verify(last, target.logits(hidden[0, -1:]), sampling).bonus
+    first = verify(last, target.logits(hidden[-1:]), sampling).bonus
     answer.append_first(first)
     clock.lap("prefill")
     shares = drafter if isinstance(drafter, SharesTarget) else None
     if answer.stop is None:
         if shares is not None:
             shares.attach(target, cache, skip)
+        features = capture.features(hidden[None])[0]
         drafter.begin(Prompt(prompt_ids, features, target.logits, first))
     clock.lap("draft")
 
@@ -164,6 +168,30 @@ def _decode(
         if answer.stop is None:
             drafter.observe(step)
         clock.lap("draft")
+
+
+def _prefill(
+    target: Target,
+    prompt_ids: list[int],
+    rule: SkipSet | SkipRule,
+    scope: Scope,
+    cache: KVCache,
+    capture: Capture,
+) -> tuple[SkipSet, Tensor]:
+    """The answer's skip set, and the hidden states [n, H] of its prompt, which `cache` holds."""
+    row = torch.tensor([prompt_ids], device=target.device)
+    dense = SkipSet.dense(target.num_layers)
+    first = rule if isinstance(rule, SkipSet) and scope == "all" else dense
+    hidden = target.prefill(row, cache, first, capture)[0]
+    if isinstance(rule, SkipSet):
+        return rule, hidden
+    skip = rule(hidden)
+    target.check(skip)
+    if scope == "all" and skip != dense:
+        cache.truncate(0)
+        capture.clear()
+        hidden = target.prefill(row, cache, skip, capture)[0]
+    return skip, hidden
 
 
 def _forward_tree(

@@ -1,7 +1,8 @@
 """Bootstrap intervals and paired bootstrap tests over rows (one row = one request).
 
 Two kinds of figure are known: the mean of one value a row (a metric) and the pooled ratio
-of one (numerator, denominator) pair a row (`tss_bench.scoring.pooled`). Intervals are
+of one (numerator, denominator) pair a row (`tss_bench.scoring.pooled`). A share of rows (0 or 1
+each) has Wilson's interval instead, which does not shrink to nothing at 0 and 1. Intervals are
 percentile intervals in the unit of the figure: unlike BCa they exist for every sample and
 never leave the range of the data. The same arguments give the same result.
 The tests compare with scipy.stats.bootstrap, which has no answer for the degenerate samples
@@ -12,7 +13,9 @@ May import: the standard library and numpy (layer L1 of the design).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -63,6 +66,22 @@ def ratio_interval(
     if len(table) < 2 or table[:, 1].sum() == 0:
         return None
     return _percentiles(_distribution(tuple(table.T), _ratio, seed, resamples), confidence)
+
+
+def wilson_interval(hits: int, rows: int, *, confidence: float = CONFIDENCE) -> Interval | None:
+    """(low, high) of the share hits / rows (Wilson 1927), None for no row.
+
+    Raises ValueError for more hits than rows.
+    """
+    if not 0 <= hits <= rows:
+        raise ValueError(f"hits must be 0 to {rows}, got {hits}")
+    if rows == 0:
+        return None
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, weight = hits / rows, z * z / rows
+    middle = (share + weight / 2) / (1 + weight)
+    half = z * math.sqrt(share * (1 - share) / rows + weight / rows / 4) / (1 + weight)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def paired_p_value(
