@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,9 @@ from model_adapters.arguments import Arguments
 from model_adapters.gen_options import GenOptions, read_options
 from model_adapters.loaded import LoadedModel
 from model_adapters.prompts import Prompter, Request, fit_prompt
+from tss_bench.decoding.answer import Answer
 from tss_bench.decoding.drafters.base import Drafter
-from tss_bench.decoding.generate import DecodingOptions, Generation, generate
+from tss_bench.decoding.generate import DecodingOptions, Generation, finish, generate_steps
 from tss_bench.domains import SkipChoice
 from tss_bench.types import GeneratedText, Scope, SkipSet
 
@@ -37,6 +38,25 @@ class Job:
     choice: SkipChoice
     first: str
     seed: int
+
+
+def check(
+    request: Request,
+    given: Mapping[str, Any],
+    prompter: Prompter,
+    arguments: Arguments,
+    context_length: int,
+) -> tuple[GenOptions, str]:
+    """Options and first prompt of a request; needs the tokenizer, but no weights.
+
+    Raises AdapterError as `Answerer.job` does.
+    """
+    request.check_not_empty()
+    options = read_options(given, arguments)
+    first = prompter.first(request)
+    ids, limit = prompter.encode(first), options.max_gen_toks
+    fit_prompt(ids, limit, context_length, arguments.on_overflow, request.where)
+    return options, first
 
 
 class Answerer:
@@ -68,10 +88,9 @@ class Answerer:
         Raises AdapterError naming the document: empty prompt, unknown generation argument,
         and a prompt that does not fit under on_overflow=error.
         """
-        request.check_not_empty()
-        options = read_options(given, self._arguments)
-        first = self._prompter.first(request)
-        self._fit(first, options, request)
+        options, first = check(
+            request, given, self._prompter, self._arguments, self._target.context_length
+        )
         place = f"{request.task}/{request.name}/{repeat}"
         seed = self._arguments.seed + zlib.crc32(place.encode())
         return Job(request, options, choice, first, seed)
@@ -84,16 +103,20 @@ class Answerer:
         for job in jobs:
             if job.choice.skip not in self._warm:
                 self._warm.add(job.choice.skip)
-                self._generate(self.prompt_ids(job)[-_WARM_UP_PROMPT:], job, options)
+                finish(self._decode(self.prompt_ids(job)[-_WARM_UP_PROMPT:], job, options))
                 self._drafter.reset()
 
     def answer(self, job: Job) -> GeneratedText:
         """Answer every turn, each on top of the turns before."""
+        return finish(self.steps(job))
+
+    def steps(self, job: Job) -> Generator[Answer, None, GeneratedText]:
+        """As `answer`, but hands out each turn's answer while it grows."""
         turns: list[Generation] = []
         options = self.decoding_options(job)
         for _ in job.request.turns:
             ids, truncated = self.turn(job, [turn.text for turn in turns])
-            done = self._generate(ids, job, options)
+            done = yield from self._decode(ids, job, options)
             stats = dataclasses.replace(done.stats, prompt_truncated=truncated)
             turns.append(dataclasses.replace(done, stats=stats))
         return self.put_together(job, turns)
@@ -115,7 +138,13 @@ class Answerer:
     def turn(self, job: Job, answers: Sequence[str]) -> tuple[list[int], bool]:
         """Prompt ids of the turn after `answers`, and whether they had to be cut."""
         prompt = self._prompter.following(job.request, job.first, answers) if answers else job.first
-        return self._fit(prompt, job.options, job.request)
+        return fit_prompt(
+            self._prompter.encode(prompt),
+            job.options.max_gen_toks,
+            self._target.context_length,
+            self._arguments.on_overflow,
+            job.request.where,
+        )
 
     def overflow_notes(self) -> list[str]:
         """What the user should be told about prompts and answers that did not fit."""
@@ -133,18 +162,11 @@ class Answerer:
             )
         return notes
 
-    def _fit(self, text: str, options: GenOptions, request: Request) -> tuple[list[int], bool]:
-        return fit_prompt(
-            self._prompter.encode(text),
-            options.max_gen_toks,
-            self._target.context_length,
-            self._arguments.on_overflow,
-            request.where,
-        )
-
-    def _generate(self, ids: Sequence[int], job: Job, options: DecodingOptions) -> Generation:
+    def _decode(
+        self, ids: Sequence[int], job: Job, options: DecodingOptions
+    ) -> Generator[Answer, None, Generation]:
         skip = job.choice.skip
-        return generate(self._target, self._drafter, ids, skip, options, self._tokenizer)
+        return generate_steps(self._target, self._drafter, ids, skip, options, self._tokenizer)
 
     def decoding_options(self, job: Job) -> DecodingOptions:
         """How the turns of a job are decoded."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
@@ -22,14 +22,15 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from model_adapters.answering import Answerer, Job
+from model_adapters.answering import Answerer, Job, check
 from model_adapters.arguments import COMMON, SPARSE, AdapterError, read_arguments, split_arguments
 from model_adapters.cache import CacheGuard
 from model_adapters.likelihood import Scorer
-from model_adapters.loaded import LoadedModel, describe_model, load
+from model_adapters.loaded import LoadedModel, describe_model, load, load_tokenizer
 from model_adapters.prompts import Prompter, Request
 from model_adapters.skip_plan import native_plan, sparse_plan
 from tss_bench import __version__
+from tss_bench.decoding.answer import Answer
 from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.generate import DecodingOptions, Generation
 from tss_bench.decoding.target import Target
@@ -41,13 +42,15 @@ from tss_bench.weights import ModelInfo
 class SpeculativeLM(TemplateLM):
     """Native (`sparse` False) or TSS adapter of one drafter; see `Arguments` for what it takes.
 
-    Public attributes: `arguments`, `info`, `loaded`, `target`, `drafter`, `tokenizer`, and
-    `controller`, which may be replaced between two calls. Raises AdapterError for every bad
+    Public attributes: `arguments`, `info`, `loaded`, `target`, `drafter`, `tokenizer`,
+    `controller`, which may be replaced between two calls, and `quiet`, which leaves unsaid what
+    the answers tell themselves (the skip set of each task). Raises AdapterError for every bad
     argument, layer, map or draft before any weight is loaded. `prepare` and `load` are the two
     halves of the constructor, for adapters that are checked together and share one target.
 
-    A run is `jobs`, `begin_run`, one `answer` a job in any order, `end_run`; `generate_until` is
-    one run. What a drafter keeps (`state=run`) and the overflow counts last for one run.
+    A run is `jobs` (or `job`), `begin_run`, one `answer` (or `answer_steps`) a job in any order,
+    `end_run`; `generate_until` is one run. What a drafter keeps (`state=run`) and the overflow
+    counts last for one run.
     """
 
     name: ClassVar[str]
@@ -55,6 +58,7 @@ class SpeculativeLM(TemplateLM):
     sparse: ClassVar[bool]
     own_arguments: ClassVar[frozenset[str]] = frozenset()
 
+    quiet = False
     info: ModelInfo
     loaded: LoadedModel
     target: Target
@@ -140,6 +144,7 @@ class SpeculativeLM(TemplateLM):
         """Everything that can go wrong without weights."""
         self._guard: CacheGuard | None = None
         self._said: set[str] = set()
+        self._prompter: Prompter | None = None
         self._refuse_several_processes()
         self.arguments = read_arguments(self.name, given, self.allowed_arguments())
         arguments = self.arguments
@@ -156,13 +161,27 @@ class SpeculativeLM(TemplateLM):
     def _set_up(self) -> None:
         arguments, loaded = self.arguments, self.loaded
         self.info, self.target, self.tokenizer = loaded.info, loaded.target, loaded.tokenizer
-        self._chat = arguments.chat_template
-        if self._chat is None:
-            self._chat = self.info.is_chat and bool(self.tokenizer.chat_template)
-        self._prompter = Prompter(self.tokenizer, self._chat)
+        self._prompter = self._make_prompter(self.tokenizer)
         self._scorer = Scorer(self.target, self.max_length, arguments.on_overflow)
         self.drafter = self.make_drafter()
         self._answerer = Answerer(loaded, self.drafter, self._prompter, arguments, self.scope)
+
+    @property
+    def prompter(self) -> Prompter:
+        """Renders and encodes prompts. Before `load`, the tokenizer alone is read for it.
+
+        Raises AdapterError for a tokenizer that cannot be read.
+        """
+        if self._prompter is None:
+            with _one_error():
+                self._prompter = self._make_prompter(load_tokenizer(self.arguments))
+        return self._prompter
+
+    def _make_prompter(self, tokenizer: PreTrainedTokenizerBase) -> Prompter:
+        chat = self.arguments.chat_template
+        if chat is None:
+            chat = self.info.is_chat and bool(tokenizer.chat_template)
+        return Prompter(tokenizer, chat)
 
     # What lm-eval asks of a model.
 
@@ -208,12 +227,12 @@ class SpeculativeLM(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **ignored: Any
     ) -> list[int]:
-        return self._prompter.encode(string, add_special_tokens)
+        return self.prompter.encode(string, add_special_tokens)
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        return self._prompter.render(chat_history, add_generation_prompt)
+        return self.prompter.render(chat_history, add_generation_prompt)
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses a `--use_cache` file of another configuration; see model_adapters.cache."""
@@ -257,7 +276,7 @@ class SpeculativeLM(TemplateLM):
             "scope": self.scope,
             "dtype": self.dtype,
             "device": str(self.device),
-            "chat_template": self._chat,
+            "chat_template": self.prompter.chat,
             "max_length": self.max_length,
             **self.drafter_record(),
         }
@@ -287,6 +306,18 @@ class SpeculativeLM(TemplateLM):
             repeats[id(instance)] += 1
         return jobs
 
+    def check_request(self, request: Request, given: Mapping[str, Any]) -> None:
+        """Raises AdapterError for a request that `job` would refuse, before `load`, too."""
+        context = self.arguments.max_length or self.info.context_length
+        check(request, given, self.prompter, self.arguments, context)
+
+    def job(
+        self, request: Request, given: Mapping[str, Any], choice: SkipChoice | None = None
+    ) -> Job:
+        """One request with the generation arguments `given`; the controller chooses its skip set
+        unless `choice` does. Raises AdapterError for a request that cannot be answered."""
+        return self._answerer.job(request, given, choice or self._choose(request))
+
     def begin_run(self, jobs: Sequence[Job]) -> None:
         """Empty the drafter and the counts, and warm up what these jobs need."""
         self._answerer.start(jobs)
@@ -294,6 +325,10 @@ class SpeculativeLM(TemplateLM):
     def answer(self, job: Job) -> GeneratedText:
         """The answer to one job of the run, with its statistics."""
         return self._answerer.answer(job)
+
+    def answer_steps(self, job: Job) -> Generator[Answer, None, GeneratedText]:
+        """As `answer`, but hands out each turn's answer while it grows."""
+        return self._answerer.steps(job)
 
     def end_run(self) -> None:
         """Say what did not fit."""
@@ -335,7 +370,8 @@ class SpeculativeLM(TemplateLM):
     def _choose(self, request: Request) -> SkipChoice:
         choice = self.controller.choose(request.task, request.domain)
         self._say_once(str(choice))
-        if request.style == "chat" and self.arguments.chat_template is None and not self._chat:
+        templated = self.prompter.chat or self.arguments.chat_template is not None
+        if request.style == "chat" and not templated:
             self._say_once(
                 f"{self.info.id} has no chat template: prompts made for chat models reach it as "
                 f"plain text; the *_fewshot tasks suit it better"
@@ -351,7 +387,7 @@ class SpeculativeLM(TemplateLM):
             context, continuation = instance.args
             request = Request.of(context, instance.doc, instance.task_name, instance.doc_id)
             places.append((request, self._scored_under("loglikelihood", instance, request)))
-            prompt = self._prompter.first(request)
+            prompt = self.prompter.first(request)
             if prompt != context:
                 # The template ends where the answer begins: no space belongs between them.
                 continuation = continuation.lstrip(" ")
@@ -411,7 +447,7 @@ class SpeculativeLM(TemplateLM):
         return answers
 
     def _say_once(self, message: str) -> None:
-        if message not in self._said:
+        if message not in self._said and not self.quiet:
             self._said.add(message)
             self._say(message)
 

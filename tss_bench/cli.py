@@ -10,6 +10,7 @@ May import: anything of tss_bench (layer L3 of the design).
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from tss_bench import __version__
 from tss_bench.map_report import add_show_arguments, list_maps, show_map
 
 ERROR_CODE = 2
+CLOSED_PIPE_CODE = 141
+"""What a shell says of a program that wrote to a closed pipe (128 + SIGPIPE)."""
 TRACEBACK_FLAG = "--traceback"
 
 Arguments = Callable[[argparse.ArgumentParser], None]
@@ -42,8 +45,21 @@ class Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 is success, 2 bad input, told in one line on stderr.
 
-    With `--traceback`, anywhere among the words, the traceback comes before that line.
+    With `--traceback`, anywhere among the words, the traceback comes before that line. Where the
+    reader of the output has gone, as in `tss-bench … | head`, it ends quietly with 141.
     """
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _leave_closed_pipes():
+            raise
+        return CLOSED_PIPE_CODE
+
+
+def _run(argv: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     words = [word for word in given if word != TRACEBACK_FLAG]
     traced = words != given
@@ -51,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = build_parser(words).parse_args(words)
         args.run(args)
     except Exception as error:
-        if not is_input_error(error):
+        if not is_input_error(error) or isinstance(error, BrokenPipeError):
             raise
         if traced:
             traceback.print_exception(error)
@@ -59,6 +75,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tss-bench: error: {one_line(error)}{hint}", file=sys.stderr)
         return ERROR_CODE
     return 0
+
+
+def _leave_closed_pipes() -> bool:
+    """Turn outputs that nobody reads any more to nowhere; whether there was one.
+
+    What is left in their buffers would be written, and fail again, when Python ends.
+    """
+    found = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            found = True
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+    return found
 
 
 def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
@@ -216,6 +249,19 @@ def bench_fidelity(args: argparse.Namespace) -> None:
     fidelity.run(args)
 
 
+def _generate_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import generate_command
+
+    generate_command.add_arguments(parser)
+
+
+def generate(args: argparse.Namespace) -> None:
+    """One answer and how it was made, see tss_bench.generate_command."""
+    from tss_bench import generate_command
+
+    generate_command.run(args)
+
+
 def _search_arguments(parser: argparse.ArgumentParser) -> None:
     from tss_bench import search_command
 
@@ -282,6 +328,7 @@ def train_layerskip(args: argparse.Namespace) -> None:
 
 
 GROUPS = {
+    "generate": "answer one prompt and show which ids were accepted drafts",
     "data": "evaluation data and training text",
     "domains": "domain maps: which layers each domain skips",
     "search": "find the layers that each domain of a target can skip, on its calibration rows",
@@ -290,6 +337,7 @@ GROUPS = {
 }
 
 COMMANDS = (
+    Command("generate", "", GROUPS["generate"], generate, _generate_arguments),
     Command(
         "data", "show", "where the rows of each domain come from", show_data, _show_data_arguments
     ),
