@@ -1,6 +1,6 @@
 """From a request to prompt ids: chat template once, begin-of-text once, conversations, overflow.
 
-May import: transformers, tss_bench.domains, model_adapters.arguments.
+May import: jinja2, transformers, tss_bench.domains, model_adapters.arguments.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from model_adapters.arguments import AdapterError
@@ -67,13 +68,19 @@ class Prompter:
         self.chat = chat
 
     def render(self, messages: Sequence[Mapping[str, str]], open_turn: bool = True) -> str:
-        """The text of a conversation; `open_turn` begins the assistant's next turn."""
-        text = self._tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            tokenize=False,
-            add_generation_prompt=open_turn,
-            continue_final_message=not open_turn,
-        )
+        """The text of a conversation; `open_turn` begins the assistant's next turn.
+
+        Raises AdapterError for messages that the template refuses, such as two turns of a user.
+        """
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=open_turn,
+                continue_final_message=not open_turn,
+            )
+        except (TemplateError, ValueError) as error:
+            raise AdapterError(f"the chat template refuses the messages: {error}") from error
         return str(text)
 
     def first(self, request: Request) -> str:

@@ -61,16 +61,17 @@ def summary(answer: Answer, target: str) -> str:
         f"verification steps behind {stats.prompt_tokens} prompt tokens, stop: {stats.stop}"
     )
     layers = f"skips {answer.skip} of" if len(answer.skip) else "runs all"
-    lines.append(f"{answer.model}: {layers} {answer.skip.num_layers} layers of {target}")
-    lines.append(f"  ({answer.why}; scope {answer.scope}, protocol {answer.protocol})")
-    return "\n".join(lines)
+    lines.append(
+        f"{answer.model}: {layers} {answer.skip.num_layers} layers of {target} ({answer.why}; "
+        f"scope {answer.scope}, protocol {answer.protocol})"
+    )
+    return "\n".join(map(_fill, lines))
 
 
 def _lengths(lengths: Sequence[int]) -> str:
     shown = " ".join(map(str, lengths[:_STEPS]))
     left = len(lengths) - _STEPS
-    text = f"accept lengths {shown}" + (f" … and {left} more" if left > 0 else "")
-    return textwrap.fill(text, WIDTH, subsequent_indent="  ")
+    return f"accept lengths {shown}" + (f" … and {left} more" if left > 0 else "")
 
 
 def _histogram(lengths: Sequence[int]) -> list[str]:
@@ -122,10 +123,14 @@ def comparison_text(found: dict[str, Any], model: str) -> str:
     if found["speed_up"] is not None:
         one, other = found["tokens_per_second"]
         lines.append(
-            f"{found['speed_up']:.2f}x its tokens/s ({one:.1f} by {model}, {other:.1f}): one "
-            f"prompt, a look and no measurement (`tss-bench bench domains` measures)"
+            f"{model} makes {found['speed_up']:.2f}x its tokens/s ({one:.1f} against {other:.1f}): "
+            f"one prompt, a look and no measurement (tss-bench bench domains measures)"
         )
-    return "\n".join(lines)
+    return "\n".join(map(_fill, lines))
+
+
+def _fill(line: str) -> str:
+    return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def record(answer: Answer, target: str, dtype: str, device: str) -> dict[str, Any]:

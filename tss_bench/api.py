@@ -3,7 +3,7 @@
 The target, drafter and skip sets are those of the lm-eval models (model_adapters); a prompt goes
 through the same checks, templates and decoding loop as a request of a task.
 
-May import: jinja2, model_adapters, tss_bench (layer L3 of the design).
+May import: model_adapters, tss_bench (layer L3 of the design).
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import dataclasses
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack, cast
-
-from jinja2 import TemplateError
 
 from model_adapters.adapters import find_adapter
 from model_adapters.answering import Job
@@ -24,7 +22,7 @@ from tss_bench.answer_steps import AnswerStep, StepReader
 from tss_bench.decoding.generate import finish
 from tss_bench.domains import DOMAINS, UNNAMED_TASK, SkipChoice, domain_of
 from tss_bench.scoring.pooled import ratio, request_pairs
-from tss_bench.types import GenerationStats, Protocol, Scope, SkipSet
+from tss_bench.types import GeneratedText, GenerationStats, Protocol, Scope, SkipSet
 
 DEFAULT_ADAPTER = "tss_eagle"
 _SEEDS = 2**63
@@ -154,13 +152,8 @@ class Decoder:
                 f"a list of messages needs a chat template, which is not in use for "
                 f"{self.adapter.info.id}; give the prompt as one text"
             )
-        try:
-            open_turn = messages[-1]["role"] != "assistant"
-            return None, self.adapter.prompter.render(messages, open_turn)
-        except (TemplateError, ValueError) as error:
-            raise AdapterError(
-                f"the chat template of {self.adapter.info.id} refuses the messages: {error}"
-            ) from None
+        open_turn = messages[-1]["role"] != "assistant"
+        return None, self.adapter.prompter.render(messages, open_turn)
 
     def _choice(self, task: str | None, skip_layers: Any) -> SkipChoice | None:
         """The skip set that the options name; None leaves it to the controller."""
@@ -212,7 +205,7 @@ class Decoder:
         if ids:
             steps.append(reader.last(ids, str(text), stats))
             yield steps[-1]
-        return self._answer(job, str(text), ids, tuple(steps), stats)
+        return self._answer(text, ids, tuple(steps), stats)
 
     def _job(self, request: Request, options: AnswerOptions) -> Job:
         choice = self._choice(options.get("task"), options.get("skip_layers"))
@@ -222,24 +215,23 @@ class Decoder:
 
     def _answer(
         self,
-        job: Job,
-        text: str,
+        text: GeneratedText,
         ids: tuple[int, ...],
         steps: tuple[AnswerStep, ...],
         stats: GenerationStats,
     ) -> Answer:
-        adapter, choice = self.adapter, job.choice
+        config = text.config
         return Answer(
-            text,
+            str(text),
             ids,
             steps,
             stats,
-            model=adapter.name,
-            skip=choice.skip,
-            scope=adapter.scope,
-            protocol=adapter.arguments.protocol,
-            domain=choice.domain,
-            why=choice.why,
+            model=self.adapter.name,
+            skip=SkipSet.of(config["skip"], self.adapter.info.num_layers),
+            scope=config["scope"],
+            protocol=config["protocol"],
+            domain=config["domain"],
+            why=config["why"],
         )
 
 

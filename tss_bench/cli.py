@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TextIO
 
 from tss_bench import __version__
 from tss_bench.map_report import add_show_arguments, list_maps, show_map
@@ -82,16 +84,28 @@ def _leave_closed_pipes() -> bool:
 
     What is left in their buffers would be written, and fail again, when Python ends.
     """
-    found = False
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            found = True
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
-    return found
+    closed = [stream for stream in (sys.stdout, sys.stderr) if _has_no_reader(stream)]
+    for stream in closed:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    return bool(closed)
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+        pipe = stream.fileno()
+    except BrokenPipeError:
+        return True
+    except (OSError, ValueError):
+        return False
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    # An unbuffered stream has nothing left whose writing could fail.
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))
 
 
 def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
@@ -203,11 +217,17 @@ def bench_lossless(args: argparse.Namespace) -> None:
     bench.run_lossless(args)
 
 
-def bench_domains(args: argparse.Namespace) -> None:
-    """The drafters on the Spec-Bench domains, see tss_bench.bench."""
-    from tss_bench import bench
+def _bench_domains_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import bench_domains
 
-    bench.run_domains(args)
+    bench_domains.add_arguments(parser)
+
+
+def run_bench_domains(args: argparse.Namespace) -> None:
+    """The drafters on the Spec-Bench domains, see tss_bench.bench_domains."""
+    from tss_bench import bench_domains
+
+    bench_domains.run(args)
 
 
 def _bench_skips_arguments(parser: argparse.ArgumentParser) -> None:
@@ -363,8 +383,8 @@ COMMANDS = (
         "bench",
         "domains",
         "the drafters on the Spec-Bench domains",
-        bench_domains,
-        _bench_arguments,
+        run_bench_domains,
+        _bench_domains_arguments,
     ),
     Command(
         "bench",
