@@ -44,7 +44,8 @@ def test_the_text_comes_first_then_what_it_cost(
     words = ("--prompt", PROMPT, "--skip-layers", SKIP)
     assert cli.main(command(model_args, *words)) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"{visible(answer.text)}\n\naccept lengths {answer.steps[1].text and ''}")
+    lengths = " ".join(map(str, answer.stats.accept_lengths))
+    assert out.startswith(f"{visible(answer.text)}\n\naccept lengths {lengths}\n")
     assert "tss_token_recycling: skips {3} of 4 layers of tiny-chat" in out
     assert "\x1b" not in out
 
