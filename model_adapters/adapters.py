@@ -6,6 +6,7 @@ May import: torch, tss_bench.{decoding,weights}, model_adapters.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,15 @@ ADAPTERS: dict[str, type[SpeculativeLM]] = {
     )
 }
 """All adapters by the name that lm-eval knows them by."""
+
+
+def find_adapter(name: str) -> type[SpeculativeLM]:
+    """The adapter of that name. Raises AdapterError naming the nearest one."""
+    if name in ADAPTERS:
+        return ADAPTERS[name]
+    near = difflib.get_close_matches(str(name), ADAPTERS, n=1)
+    hint = f"did you mean {near[0]!r}? There" if near else "there"
+    raise AdapterError(f"no adapter {name!r}; {hint} is {', '.join(ADAPTERS)}")
 
 
 def _device(arguments: Arguments) -> torch.device:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,8 +21,15 @@ from model_adapters.arguments import Arguments
 from model_adapters.gen_options import GenOptions, read_options
 from model_adapters.loaded import LoadedModel
 from model_adapters.prompts import Prompter, Request, fit_prompt
+from tss_bench.decoding.answer import Answer
 from tss_bench.decoding.drafters.base import Drafter
-from tss_bench.decoding.generate import DecodingOptions, Generation, SkipRule, generate
+from tss_bench.decoding.generate import (
+    DecodingOptions,
+    Generation,
+    SkipRule,
+    finish,
+    generate_steps,
+)
 from tss_bench.domains import SkipChoice
 from tss_bench.types import GeneratedText, Scope, SkipSet
 
@@ -63,6 +70,25 @@ class Job:
         return dataclasses.replace(self, choice=choice, router=None)
 
 
+def check(
+    request: Request,
+    given: Mapping[str, Any],
+    prompter: Prompter,
+    arguments: Arguments,
+    context_length: int,
+) -> tuple[GenOptions, str]:
+    """Options and first prompt of a request; needs the tokenizer, but no weights.
+
+    Raises AdapterError as `Answerer.job` does.
+    """
+    request.check_not_empty()
+    options = read_options(given, arguments)
+    first = prompter.first(request)
+    ids, limit = prompter.encode(first), options.max_gen_toks
+    fit_prompt(ids, limit, context_length, arguments.on_overflow, request.where)
+    return options, first
+
+
 class Answerer:
     """Runs jobs with one model and drafter. `counts` tells what had to be cut in this run."""
 
@@ -97,10 +123,9 @@ class Answerer:
         Raises AdapterError naming the document: empty prompt, unknown generation argument,
         and a prompt that does not fit under on_overflow=error.
         """
-        request.check_not_empty()
-        options = read_options(given, self._arguments)
-        first = self._prompter.first(request)
-        self._fit(first, options, request)
+        options, first = check(
+            request, given, self._prompter, self._arguments, self._target.context_length
+        )
         place = f"{request.task}/{request.name}/{repeat}"
         seed = self._arguments.seed + zlib.crc32(place.encode())
         return Job(request, options, choice, first, seed, router)
@@ -114,17 +139,23 @@ class Answerer:
             sets = {job.choice.skip} if job.router is None else job.router.sets
             for skip in sets - self._warm:
                 self._warm.add(skip)
-                self._generate(self.prompt_ids(job)[-_WARM_UP_PROMPT:], skip, options)
+                prompt = self.prompt_ids(job)[-_WARM_UP_PROMPT:]
+                finish(self._decode(prompt, skip, options))
                 self._drafter.reset()
 
     def answer(self, job: Job) -> GeneratedText:
         """Answer every turn, each on top of the turns before; the first one alone is routed."""
+        return finish(self.steps(job))
+
+    def steps(self, job: Job) -> Generator[Answer, None, GeneratedText]:
+        """As `answer`, but hands out each turn's answer while it grows."""
         turns: list[Generation] = []
         options = self.decoding_options(job)
         for _ in job.request.turns:
             ids, truncated = self.turn(job, [turn.text for turn in turns])
             routed = _Routed(job)
-            done = self._generate(ids, routed if job.router else job.choice.skip, options)
+            skip = routed if job.router else job.choice.skip
+            done = yield from self._decode(ids, skip, options)
             job = routed.job
             stats = dataclasses.replace(done.stats, prompt_truncated=truncated)
             turns.append(dataclasses.replace(done, stats=stats))
@@ -147,7 +178,13 @@ class Answerer:
     def turn(self, job: Job, answers: Sequence[str]) -> tuple[list[int], bool]:
         """Prompt ids of the turn after `answers`, and whether they had to be cut."""
         prompt = self._prompter.following(job.request, job.first, answers) if answers else job.first
-        return self._fit(prompt, job.options, job.request)
+        return fit_prompt(
+            self._prompter.encode(prompt),
+            job.options.max_gen_toks,
+            self._target.context_length,
+            self._arguments.on_overflow,
+            job.request.where,
+        )
 
     def overflow_notes(self) -> list[str]:
         """What the user should be told about prompts and answers that did not fit."""
@@ -165,19 +202,10 @@ class Answerer:
             )
         return notes
 
-    def _fit(self, text: str, options: GenOptions, request: Request) -> tuple[list[int], bool]:
-        return fit_prompt(
-            self._prompter.encode(text),
-            options.max_gen_toks,
-            self._target.context_length,
-            self._arguments.on_overflow,
-            request.where,
-        )
-
-    def _generate(
+    def _decode(
         self, ids: Sequence[int], skip: SkipSet | SkipRule, options: DecodingOptions
-    ) -> Generation:
-        return generate(self._target, self._drafter, ids, skip, options, self._tokenizer)
+    ) -> Generator[Answer, None, Generation]:
+        return generate_steps(self._target, self._drafter, ids, skip, options, self._tokenizer)
 
     def decoding_options(self, job: Job) -> DecodingOptions:
         """How the turns of a job are decoded."""

@@ -116,20 +116,24 @@ def share_out(
 ) -> dict[str, dict[str, Any]]:
     """What each adapter gets of arguments that are for several: those that it takes.
 
-    `allowed` names each adapter's arguments. One that nobody takes goes to the first adapter,
-    whose `read_arguments` refuses it.
+    `allowed` names each adapter's arguments. `ADAPTER.name` is for that adapter alone and wins
+    there. One that nobody takes goes to the first adapter, whose `read_arguments` refuses it.
     """
     takes = {adapter: set(names) for adapter, names in allowed.items()}
-    orphans = set(given) - set().union(*takes.values())
+    own: dict[str, dict[str, Any]] = {adapter: {} for adapter in takes}
+    common = dict(given)
+    for name in given:
+        adapter, _, rest = name.partition(".")
+        if rest and adapter in own:
+            own[adapter][rest] = common.pop(name)
+    orphans = set(common) - set().union(*takes.values())
     first = next(iter(takes))
-    return {
-        adapter: {
-            name: value
-            for name, value in given.items()
-            if name in names or (adapter == first and name in orphans)
-        }
-        for adapter, names in takes.items()
-    }
+    shares = {}
+    for adapter, names in takes.items():
+        wanted = names | (orphans if adapter == first else set())
+        shares[adapter] = {name: value for name, value in common.items() if name in wanted}
+        shares[adapter] |= own[adapter]
+    return shares
 
 
 def _unknown(adapter: str, name: str, allowed: set[str]) -> str:

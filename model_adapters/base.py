@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
@@ -22,7 +22,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from model_adapters.answering import Answerer, Job
+from model_adapters.answering import Answerer, Job, check
 from model_adapters.arguments import (
     COMMON,
     SPARSE,
@@ -33,12 +33,13 @@ from model_adapters.arguments import (
 )
 from model_adapters.cache import CacheGuard
 from model_adapters.likelihood import Scorer
-from model_adapters.loaded import LoadedModel, describe_model, load
+from model_adapters.loaded import LoadedModel, describe_model, load, load_tokenizer
 from model_adapters.prompts import Prompter, Request
 from model_adapters.router import PromptRouter
 from model_adapters.router_prompts import DomainPrompts, domain_prompts
 from model_adapters.skip_plan import SkipPlan, native_plan, sparse_plan
 from tss_bench import __version__
+from tss_bench.decoding.answer import Answer
 from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.generate import DecodingOptions, Generation
 from tss_bench.decoding.target import Target
@@ -54,13 +55,15 @@ class SpeculativeLM(TemplateLM):
     `side_by_side`: its answers can be decoded many at a time (tss_bench.batched_answers).
 
     Public attributes: `arguments`, `info`, `loaded`, `target`, `drafter`, `tokenizer`, `router`
-    (None without `router=knn`), and `controller`, which may be replaced between two calls (then
-    nothing is routed). Raises AdapterError for every bad argument, layer, map or draft before
-    any weight is loaded. `prepare` and `load` are the two halves of the constructor, for
-    adapters that are checked together and share one target.
+    (None without `router=knn`), `controller`, which may be replaced between two calls (then
+    nothing is routed), and `quiet`, which leaves unsaid what the answers tell themselves (the
+    skip set of each task). Raises AdapterError for every bad argument, layer, map or draft before
+    any weight is loaded. `prepare` and `load` are the two halves of the constructor, for adapters
+    that are checked together and share one target.
 
-    A run is `jobs`, `begin_run`, one `answer` a job in any order, `end_run`; `generate_until` is
-    one run. What a drafter keeps (`state=run`) and the overflow counts last for one run.
+    A run is `jobs` (or `job`), `begin_run`, one `answer` (or `answer_steps`) a job in any order,
+    `end_run`; `generate_until` is one run. What a drafter keeps (`state=run`) and the overflow
+    counts last for one run.
     """
 
     name: ClassVar[str]
@@ -69,6 +72,7 @@ class SpeculativeLM(TemplateLM):
     side_by_side: ClassVar[bool] = True
     own_arguments: ClassVar[frozenset[str]] = frozenset()
 
+    quiet = False
     info: ModelInfo
     loaded: LoadedModel
     target: Target
@@ -166,6 +170,7 @@ class SpeculativeLM(TemplateLM):
         """Everything that can go wrong without weights."""
         self._guard: CacheGuard | None = None
         self._said: set[str] = set()
+        self._prompter: Prompter | None = None
         self._refuse_several_processes()
         self.arguments = read_arguments(self.name, given, self.allowed_arguments())
         arguments = self.arguments
@@ -183,10 +188,7 @@ class SpeculativeLM(TemplateLM):
     def _set_up(self) -> None:
         arguments, loaded = self.arguments, self.loaded
         self.info, self.target, self.tokenizer = loaded.info, loaded.target, loaded.tokenizer
-        self._chat = arguments.chat_template
-        if self._chat is None:
-            self._chat = self.info.is_chat and bool(self.tokenizer.chat_template)
-        self._prompter = Prompter(self.tokenizer, self._chat)
+        self._prompter = self._make_prompter(self.tokenizer)
         self._scorer = Scorer(self.target, self.max_length, arguments.on_overflow)
         plan, prompts = self._plan, self._routed
         self.router = self.new_router(prompts, plan.routed, arguments) if prompts else None
@@ -198,12 +200,29 @@ class SpeculativeLM(TemplateLM):
     ) -> PromptRouter:
         """A router of the loaded target among `sets` by domain, shaped by `arguments`."""
         return PromptRouter(
-            prompts, sets, arguments, self.loaded, self._prompter, self.scope, self._say
+            prompts, sets, arguments, self.loaded, self.prompter, self.scope, self._say
         )
 
     def routed_job(self, request: Request, given: Mapping[str, Any], router: PromptRouter) -> Job:
         """A request with these generation arguments, whose skip set `router` chooses."""
         return self._answerer.job(request, given, router.unread(request), router=router)
+
+    @property
+    def prompter(self) -> Prompter:
+        """Renders and encodes prompts. Before `load`, the tokenizer alone is read for it.
+
+        Raises AdapterError for a tokenizer that cannot be read.
+        """
+        if self._prompter is None:
+            with _one_error():
+                self._prompter = self._make_prompter(load_tokenizer(self.arguments))
+        return self._prompter
+
+    def _make_prompter(self, tokenizer: PreTrainedTokenizerBase) -> Prompter:
+        chat = self.arguments.chat_template
+        if chat is None:
+            chat = self.info.is_chat and bool(tokenizer.chat_template)
+        return Prompter(tokenizer, chat)
 
     # What lm-eval asks of a model.
 
@@ -249,12 +268,12 @@ class SpeculativeLM(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **ignored: Any
     ) -> list[int]:
-        return self._prompter.encode(string, add_special_tokens)
+        return self.prompter.encode(string, add_special_tokens)
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        return self._prompter.render(chat_history, add_generation_prompt)
+        return self.prompter.render(chat_history, add_generation_prompt)
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses a `--use_cache` file of another configuration; see model_adapters.cache."""
@@ -303,7 +322,7 @@ class SpeculativeLM(TemplateLM):
             "scope": self.scope,
             "dtype": self.dtype,
             "device": str(self.device),
-            "chat_template": self._chat,
+            "chat_template": self.prompter.chat,
             "max_length": self.max_length,
             **self.drafter_record(),
             **({"router": self.router.record()} if self.router else {}),
@@ -332,10 +351,31 @@ class SpeculativeLM(TemplateLM):
         for instance in requests:
             jobs.append(self._job(instance, repeats[id(instance)]))
             repeats[id(instance)] += 1
+        self._ready(jobs)
+        return jobs
+
+    def check_request(self, request: Request, given: Mapping[str, Any]) -> None:
+        """Raises AdapterError for a request that `job` would refuse, before `load`, too."""
+        context = self.arguments.max_length or self.info.context_length
+        check(request, given, self.prompter, self.arguments, context)
+
+    def job(
+        self, request: Request, given: Mapping[str, Any], choice: SkipChoice | None = None
+    ) -> Job:
+        """One request with the generation arguments `given`; the controller chooses its skip set
+        unless `choice` does. Raises AdapterError for a request that cannot be answered."""
+        router = None if choice else self._router_for(request)
+        job = self._answerer.job(
+            request, given, choice or self._choose(request, router), router=router
+        )
+        self._ready([job])
+        return job
+
+    def _ready(self, jobs: Sequence[Job]) -> None:
+        """Read the prompts that the router compares with, if any of these jobs is routed."""
         if self.router is not None and any(job.router for job in jobs):
             with _one_error():
                 self.router.ready()
-        return jobs
 
     def begin_run(self, jobs: Sequence[Job]) -> None:
         """Empty the drafter and the counts, and warm up what these jobs need."""
@@ -344,6 +384,10 @@ class SpeculativeLM(TemplateLM):
     def answer(self, job: Job) -> GeneratedText:
         """The answer to one job of the run, with its statistics."""
         return self._answerer.answer(job)
+
+    def answer_steps(self, job: Job) -> Generator[Answer, None, GeneratedText]:
+        """As `answer`, but hands out each turn's answer while it grows."""
+        return self._answerer.steps(job)
 
     def end_run(self) -> None:
         """Say what did not fit, and where requests were routed."""
@@ -399,7 +443,8 @@ class SpeculativeLM(TemplateLM):
         else:
             choice = router.unread(request)
             self._say_once(f"{request.task}: {router}")
-        if request.style == "chat" and self.arguments.chat_template is None and not self._chat:
+        templated = self.prompter.chat or self.arguments.chat_template is not None
+        if request.style == "chat" and not templated:
             self._say_once(
                 f"{self.info.id} has no chat template: prompts made for chat models reach it as "
                 f"plain text; the *_fewshot tasks suit it better"
@@ -415,7 +460,7 @@ class SpeculativeLM(TemplateLM):
             context, continuation = instance.args
             request = Request.of(context, instance.doc, instance.task_name, instance.doc_id)
             places.append((request, self._scored_under("loglikelihood", instance, request)))
-            prompt = self._prompter.first(request)
+            prompt = self.prompter.first(request)
             if prompt != context:
                 # The template ends where the answer begins: no space belongs between them.
                 continuation = continuation.lstrip(" ")
@@ -481,7 +526,7 @@ class SpeculativeLM(TemplateLM):
         for (key, context, continuation), (request, skip) in zip(bar, places, strict=True):
             if skip is None:
                 assert self.router is not None
-                prompt = self._prompter.first(request)
+                prompt = self.prompter.first(request)
                 skip = self.router.choose_scored(request, prompt, context[-self.max_length :])
             answers.append(self._scorer.score(context, continuation, skip, request.where))
             if key is not None:
@@ -493,7 +538,7 @@ class SpeculativeLM(TemplateLM):
             self._say_once(note)
 
     def _say_once(self, message: str) -> None:
-        if message not in self._said:
+        if message not in self._said and not self.quiet:
             self._said.add(message)
             self._say(message)
 

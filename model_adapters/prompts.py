@@ -1,6 +1,6 @@
 """From a request to prompt ids: chat template once, begin-of-text once, conversations, overflow.
 
-May import: transformers, model_adapters.arguments.
+May import: jinja2, transformers, tss_bench.domains, model_adapters.arguments.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from model_adapters.arguments import AdapterError
+from tss_bench.domains import UNNAMED_TASK
 
 _PROBE = "tss-bench probe"
 
@@ -22,7 +24,7 @@ class Request:
     """The parts of an lm-eval request that its prompt depends on.
 
     `style` is `chat` or `completion` for a row of our own tasks and None for foreign ones,
-    whose prompts are never changed.
+    whose prompts are never changed. `name` is that of the row, empty for a request without one.
     """
 
     context: str
@@ -34,7 +36,7 @@ class Request:
 
     @classmethod
     def of(cls, context: str, doc: object, task: str | None, doc_id: int | None) -> Request:
-        task = task or "unnamed task"
+        task = task or UNNAMED_TASK
         row: Mapping[str, Any] = doc if isinstance(doc, Mapping) and "prompt_style" in doc else {}
         turns = tuple(row.get("turns") or (context,))
         name = str(row.get("id", doc_id))
@@ -42,7 +44,7 @@ class Request:
 
     @property
     def where(self) -> str:
-        return f"document {self.name} of {self.task}"
+        return f"document {self.name} of {self.task}" if self.name else "this request"
 
     def check_not_empty(self) -> None:
         """Raises AdapterError naming the document if there is nothing to answer."""
@@ -63,21 +65,27 @@ class Prompter:
                 "leave chat_template out"
             )
         self._tokenizer = tokenizer
-        self._chat = chat
+        self.chat = chat
 
     def render(self, messages: Sequence[Mapping[str, str]], open_turn: bool = True) -> str:
-        """The text of a conversation; `open_turn` begins the assistant's next turn."""
-        text = self._tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            tokenize=False,
-            add_generation_prompt=open_turn,
-            continue_final_message=not open_turn,
-        )
+        """The text of a conversation; `open_turn` begins the assistant's next turn.
+
+        Raises AdapterError for messages that the template refuses, such as two turns of a user.
+        """
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=open_turn,
+                continue_final_message=not open_turn,
+            )
+        except (TemplateError, ValueError) as error:
+            raise AdapterError(f"the chat template refuses the messages: {error}") from error
         return str(text)
 
     def first(self, request: Request) -> str:
         """The prompt of turn 1."""
-        if request.style != "chat" or not self._chat or self.is_templated(request.context):
+        if request.style != "chat" or not self.chat or self.is_templated(request.context):
             return request.context
         return self.render([{"role": "user", "content": request.context}])
 

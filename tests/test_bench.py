@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import torch
 
 from tests import tiny
 from tests.model_adapters.conftest import TEMPLATE, save_model
-from tss_bench import bench
+from tss_bench import bench, bench_domains
+from tss_bench.harness import TaskRequests, prepare_adapters
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +28,24 @@ def mini_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TSS_BENCH_DATA", "mini")
 
 
+LOADED: dict[str, Any] = {}
+"""Tasks by their arguments: lm-eval takes seconds to index its own for each load."""
+
+
+@pytest.fixture(autouse=True)
+def loaded_once(monkeypatch: pytest.MonkeyPatch, mini_set: None) -> None:
+    """Each task is loaded once; every test gets requests of its own."""
+    load = bench.load_tasks
+
+    def load_tasks(*given: Any) -> Any:
+        key = repr(given)
+        if key not in LOADED:
+            LOADED[key] = load(*given)
+        return [replace(task, requests=copy.deepcopy(task.requests)) for task in LOADED[key]]
+
+    monkeypatch.setattr(bench, "load_tasks", load_tasks)
+
+
 @pytest.fixture
 def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*args: Any, **kwargs: Any) -> None:
@@ -35,7 +56,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def arguments(model_dir: Path, *words: str, model_args: str = "") -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
+    bench_domains.add_arguments(parser)
     text = f"pretrained={model_dir},dtype=float32,device=cpu,max_length=128,{model_args}"
     return parser.parse_args(["--limit", "2", "--model_args", text, *words])
 
@@ -60,7 +81,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_domains_compares_native_and_sparse(
     model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.run_domains(arguments(model_dir, *PAIR, model_args="skip_layers=1+2"))
+    bench_domains.run(arguments(model_dir, *PAIR, model_args="skip_layers=1+2"))
     lines = capsys.readouterr().out.splitlines()
     assert "tss_token_recycling: protocol strict, scope verify, skips {1,2}" in lines
     assert "native_token_recycling: protocol strict, scope verify, skips {}" in lines
@@ -70,6 +91,78 @@ def test_domains_compares_native_and_sparse(
     assert (native["skip"], sparse["skip"]) == ([[]], [[1, 2]])
     assert native["task"] == "specbench_qa (mini)"
     assert set(native["intervals"]) >= {"accept_len", "tokens_per_second", "f1"}
+
+
+def twin(task: TaskRequests, domain: str) -> TaskRequests:
+    """The same rows under the name of another domain."""
+    other = copy.copy(task.task)
+    other._config = copy.copy(task.task.config)
+    other._config.task_alias = f"specbench_{domain}"
+    return TaskRequests(f"specbench_{domain}", other, list(task.requests))
+
+
+def test_a_killed_run_of_a_group_goes_on_with_the_next_task(
+    model_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    prepare, measure = bench.prepare, bench_domains.run_interleaved
+    prepared: list[Any] = []
+    labels: list[str] = []
+
+    def prepare_once(args: argparse.Namespace) -> Any:
+        if not prepared:
+            adapters, (task,), left_out = prepare(args)
+            for request in task.requests:
+                request.args[1]["max_gen_toks"] = 8
+            prepared.append((adapters, [task, twin(task, "rag")], left_out))
+        return prepared[0]
+
+    def until_killed(adapters: Any, requests: Any, label: str) -> Any:
+        labels.append(label)
+        if len(labels) == 2:
+            raise KeyboardInterrupt
+        return measure(adapters, requests, label)
+
+    monkeypatch.setattr(bench, "prepare", prepare_once)
+    monkeypatch.setattr(bench_domains, "run_interleaved", until_killed)
+    words = ("--tasks", "specbench_qa", "--model", "native")
+    args = arguments(model_dir, *words, "--out", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        bench_domains.run(args)
+    first = capsys.readouterr().out.splitlines()
+    bench_domains.run(args)
+    assert labels == ["specbench_qa (mini)", *["specbench_rag"] * 2]
+    second = capsys.readouterr()
+    assert "specbench_qa (mini): kept, measured 20" in second.err
+    # The kept figures are those that were printed, times included.
+    printed = [line for line in first if line.startswith("| specbench_qa")]
+    assert len(printed) >= 2
+    assert set(printed) <= set(second.out.splitlines())
+
+    found = json.loads(second.out.splitlines()[-1])
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8")) == found
+    assert set(found["summary"]) == set(found["adapters"]) >= {"native_ar"}
+    assert "native_eagle" in found["left_out"]
+    summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert "at most 2 rows a task, split test" in summary
+    assert "native_eagle is left out: no EAGLE head" in summary
+    assert summary.split("\n\n| task ")[0] in second.out
+
+    # Other rows are another measurement, and a torn file is none.
+    prepared[0][1][0].requests.pop()
+    (tmp_path / "specbench_rag.json").write_text("{", encoding="utf-8")
+    bench_domains.run(args)
+    assert labels[3:] == ["specbench_qa (mini)", "specbench_rag"]
+    assert "measured with other settings" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_loading")
+def test_out_is_a_folder(model_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    with pytest.raises(ValueError, match="x is a file; give a folder"):
+        bench_domains.run(arguments(model_dir, *PAIR, "--out", str(tmp_path / "x")))
 
 
 @pytest.mark.usefixtures("short")
@@ -190,7 +283,7 @@ def test_lossless_compares_greedy_answers_of_one_target(
 @pytest.mark.usefixtures("no_loading")
 def test_an_all_dense_map_is_the_dense_target(model_dir: Path) -> None:
     text = f"pretrained={model_dir},skip_layers=dense"
-    native, sparse = bench.prepare_adapters(["native_ar", "tss_ar"], text).values()
+    native, sparse = prepare_adapters(["native_ar", "tss_ar"], text).values()
     assert bench._target_of(native) == bench._target_of(sparse)
 
 

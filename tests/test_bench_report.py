@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from tss_bench.bench_report import domains_row, domains_table, engine_report, engine_table
+from tss_bench.bench_report import (
+    answer_pairs,
+    domains_row,
+    domains_table,
+    engine_report,
+    engine_table,
+    summarize,
+    summary_table,
+)
 from tss_bench.types import GeneratedText, GenerationStats
 
 
@@ -114,3 +122,64 @@ def test_answers_without_a_step_have_no_accept_length() -> None:
     found = row([answer(record(1, 0, 0.5, 1.0))], {}, {})
     assert "accept_len" not in found
     assert found["tokens_per_second"] == 1.0
+
+
+def task_pairs(**rows: list[tuple[int, int, float]]) -> dict[str, dict[str, list[Any]]]:
+    """By adapter: rows of (new tokens, steps, seconds)."""
+    return {
+        name: answer_pairs([answer(record(new, steps, 0.0, wall)) for new, steps, wall in given])
+        for name, given in rows.items()
+    }
+
+
+TASKS = {
+    # The machine was five times slower on the second row, for both alike.
+    "specbench_qa": task_pairs(
+        native_ar=[(11, 10, 2.0), (11, 10, 10.0)], fast=[(11, 5, 1.0), (11, 5, 5.0)]
+    ),
+    "specbench_rag": task_pairs(
+        native_ar=[(9, 8, 4.0), (9, 8, 4.0)], fast=[(9, 8, 1.0), (9, 8, 1.0)]
+    ),
+}
+
+
+def test_a_speed_up_is_paired_row_by_row_and_the_mean_counts_each_task_once() -> None:
+    fast = summarize(TASKS)["fast"]
+    assert (fast["specbench_qa"]["accept_len"], fast["specbench_rag"]["accept_len"]) == (2.0, 1.0)
+    assert fast["mean"]["accept_len"] == 1.5
+    assert fast["specbench_qa"]["speed_up"] == pytest.approx(2.0)
+    # Each row is twice as fast: drawn together, the rows have no spread.
+    assert fast["specbench_qa"]["speed_up_interval"] == pytest.approx((2.0, 2.0))
+    assert fast["mean"]["speed_up"] == pytest.approx(3.0)
+    assert fast["mean"]["speed_up_interval"] == pytest.approx((3.0, 3.0))
+
+
+def test_the_summary_has_a_row_a_method_and_a_column_a_domain() -> None:
+    lines = summary_table(summarize(TASKS)).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0] == ["method", "qa", "rag", "mean"]
+    assert cells[2] == ["native_ar", *["1.00 [1.00, 1.00], 1.00x"] * 3]
+    assert cells[3] == [
+        "fast",
+        "2.00 [2.00, 2.00], 2.00x [2.00, 2.00]",
+        "1.00 [1.00, 1.00], 4.00x [4.00, 4.00]",
+        "1.50 [1.50, 1.50], 3.00x [3.00, 3.00]",
+    ]
+
+
+def test_without_plain_decoding_the_summary_has_no_speed() -> None:
+    tasks = {"specbench_qa": task_pairs(fast=[(11, 5, 1.0)])}
+    lines = summary_table(summarize(tasks)).splitlines()
+    assert [cell.strip() for cell in lines[2].strip("|").split("|")] == ["fast", "2.00", "2.00"]
+
+
+def test_a_task_without_a_step_has_no_accept_length_and_leaves_the_mean_without() -> None:
+    tasks = {
+        "specbench_qa": task_pairs(native_ar=[(1, 0, 1.0)], fast=[(1, 0, 0.5)]),
+        "specbench_rag": TASKS["specbench_rag"],
+    }
+    fast = summarize(tasks)["fast"]
+    assert fast["specbench_qa"]["accept_len"] is fast["mean"]["accept_len"] is None
+    assert fast["mean"]["speed_up"] == pytest.approx(3.0)
+    line = summary_table(summarize(tasks)).splitlines()[-1]
+    assert line.split("|")[2].strip() == "2.00x"

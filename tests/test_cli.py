@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,14 +35,15 @@ def stand_in(seen: list[Any]) -> SimpleNamespace:
     def run(args: argparse.Namespace) -> None:
         seen.append(args.tokens)
 
-    return SimpleNamespace(add_arguments=add_arguments, run=run, run_engine=run, run_domains=run)
+    return SimpleNamespace(add_arguments=add_arguments, run=run, run_engine=run)
 
 
 @pytest.mark.parametrize(
     ("words", "package", "name"),
     [
         (["bench", "engine"], tss_bench, "bench"),
-        (["bench", "domains"], tss_bench, "bench"),
+        (["bench", "domains"], tss_bench, "bench_domains"),
+        (["generate"], tss_bench, "generate_command"),
         (["train", "eagle"], tss_bench.training, "eagle"),
         (["search"], tss_bench, "search_command"),
     ],
@@ -260,3 +262,25 @@ def test_domains_show_json_is_a_map_to_start_from(
     found = DomainMap.load(path)
     assert list(found.domains["translation"].skip) == [3, 25]
     assert found.model == DomainMap.load(name).model
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_gone_ends_the_command_quietly(unbuffered: str) -> None:
+    """As in `tss-bench … | head`: at the first print, or when what was buffered is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "tss_bench", "domains", "list"]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    try:
+        done = subprocess.run(
+            words, cwd=ROOT, env=env, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (cli.CLOSED_PIPE_CODE, "")
+
+
+def test_another_broken_pipe_is_no_quiet_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tss_bench, "bench", _failing(BrokenPipeError(32, "worker")), raising=False)
+    with pytest.raises(BrokenPipeError, match="worker"):
+        cli.main(["bench", "engine"])

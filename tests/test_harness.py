@@ -21,6 +21,7 @@ from tss_bench.harness import (
     load_adapters,
     load_tasks,
     prepare_adapters,
+    prepare_runnable,
     run_interleaved,
 )
 from tss_bench.weights import save_eagle_head
@@ -94,6 +95,39 @@ def test_each_adapter_gets_the_arguments_that_it_takes(model_dir: Path, head_dir
     assert [adapter.arguments.total_token for adapter in made.values()] == [4, 4, None]
     assert [adapter.arguments.state for adapter in made.values()] == ["request", "request", "run"]
     assert {adapter.arguments.pretrained for adapter in made.values()} == {str(model_dir)}
+
+
+@pytest.mark.usefixtures("no_loading")
+def test_a_group_is_every_adapter_that_can_run(model_dir: Path, head_dir: Path) -> None:
+    text = f"pretrained={model_dir}"
+    made, left_out = prepare_runnable(["native"], text)
+    # The tiny model has no packaged head.
+    assert {"native_ar", "native_token_recycling"} <= set(made)
+    assert "no EAGLE head is packaged" in left_out["native_eagle"]
+    assert not any(adapter.sparse for adapter in made.values())
+    made, left_out = prepare_runnable(["all"], f"{text},native_eagle.draft={head_dir}")
+    assert {"native_ar", "tss_ar", "native_eagle"} <= set(made)
+    assert "tss_eagle" in left_out
+    made, _ = prepare_runnable(["tss_ar", "native", "tss_ar"], text)
+    assert list(made)[:2] == ["tss_ar", "native_ar"]
+
+
+@pytest.mark.usefixtures("no_loading")
+@pytest.mark.parametrize(
+    ("names", "arguments", "message"),
+    [
+        (["native_ar", "native_eagle"], "", "draft"),
+        (["native", "native_eagle"], "", "draft"),
+        (["native"], "dtype=float8", "dtype must be one of"),
+        (["native"], "nonsense=1", "native_ar has no argument 'nonsense'"),
+        (["natives"], "", "no adapter 'natives'"),
+    ],
+)
+def test_what_was_named_itself_is_not_left_out(
+    model_dir: Path, names: list[str], arguments: str, message: str
+) -> None:
+    with pytest.raises(AdapterError, match=message):
+        prepare_runnable(names, f"pretrained={model_dir},{arguments}")
 
 
 @pytest.mark.usefixtures("no_loading")

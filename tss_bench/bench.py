@@ -19,13 +19,13 @@ from transformers.generation.streamers import BaseStreamer
 from model_adapters.answering import Job
 from model_adapters.base import SpeculativeLM
 from tss_bench import __version__, weights
-from tss_bench.bench_report import HUB, domains_row, domains_table, engine_report, engine_table
+from tss_bench.bench_report import HUB, engine_report, engine_table
 from tss_bench.decoding.divergence import Divergence, find_divergence
 from tss_bench.harness import (
     TaskRequests,
     load_adapters,
     load_tasks,
-    prepare_adapters,
+    prepare_runnable,
     run_interleaved,
 )
 from tss_bench.types import GeneratedText, GenerationStats, SkipSet
@@ -45,11 +45,16 @@ Adapters = Mapping[str, SpeculativeLM]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments that all `bench` commands share."""
     parser.add_argument("--tasks", default=",".join(DOMAIN_TASKS), help="comma-separated tasks")
-    parser.add_argument("--model", default=",".join(ADAPTERS), help="comma-separated adapters")
+    parser.add_argument(
+        "--model",
+        default=",".join(ADAPTERS),
+        help="comma-separated adapters; native, tss and all are those that can run",
+    )
     parser.add_argument(
         "--model_args",
         default="",
-        help="arguments as in lm_eval; each adapter gets those that it takes",
+        help="arguments as in lm_eval; each adapter gets those that it takes, and "
+        "ADAPTER.name=value goes to that one alone",
     )
     parser.add_argument("--limit", type=int, default=8, help="rows a task (default 8)")
     parser.add_argument("--split", default="test", help="test, calibration or all")
@@ -61,11 +66,11 @@ def run_engine(args: argparse.Namespace) -> None:
 
     Raises ValueError for tasks on which `generate` would do other work than ours.
     """
-    adapters, tasks = _prepare(args)
+    adapters, tasks, left_out = prepare(args)
     first = next(iter(adapters.values()))
     refuse_other_work(first, tasks)
     load_adapters(adapters)
-    print(machine(adapters), flush=True)
+    print(machine(adapters, left_out), flush=True)
     hub = {HUB: _hub_answer(first)}
     records: dict[str, dict[str, list[GenerationStats]]] = {}
     for task in tasks:
@@ -77,22 +82,7 @@ def run_engine(args: argparse.Namespace) -> None:
         }
     report = engine_report(records)
     print(engine_table(report))
-    print(json.dumps({"bench": "engine", **_setting(args, adapters), "results": report}))
-
-
-def run_domains(args: argparse.Namespace) -> None:
-    """Accept length, metric and throughput of each adapter on each task."""
-    adapters, tasks = _prepare(args)
-    load_adapters(adapters)
-    print(machine(adapters), flush=True)
-    rows: list[dict[str, Any]] = []
-    for task in tasks:
-        for name, answers in run_interleaved(adapters, task.requests, task.label).items():
-            outcome = task.score(answers)
-            figures = domains_row(answers, outcome.samples, outcome.aggregate(task.task))
-            rows.append({"task": task.label, "model": adapters[name].label, **figures})
-        print(domains_table(rows), flush=True)
-    print(json.dumps({"bench": "domains", **_setting(args, adapters), "results": rows}))
+    print(json.dumps({"bench": "engine", **setting(args, adapters, left_out), "results": report}))
 
 
 def run_lossless(args: argparse.Namespace) -> None:
@@ -101,10 +91,10 @@ def run_lossless(args: argparse.Namespace) -> None:
     In 16-bit formats two ids whose logits are closer than rounding may change places: such
     answers are counted apart. Raises ValueError naming the first answer that differs by more.
     """
-    adapters, tasks = _prepare(args)
+    adapters, tasks, left_out = prepare(args)
     _refuse_other_targets(adapters, tasks)
     load_adapters(adapters)
-    print(machine(adapters), flush=True)
+    print(machine(adapters, left_out), flush=True)
     first, *others = adapters
     results, failures = [], []
     for task in tasks:
@@ -123,20 +113,25 @@ def run_lossless(args: argparse.Namespace) -> None:
             results.append({"task": task.label, "model": other, "answers": len(plain),
                             "equal": equal, "rounding": len(found) - len(failed),
                             "different": len(failed)})  # fmt: skip
-    print(json.dumps({"bench": "lossless", **_setting(args, adapters), "results": results}))
+    print(
+        json.dumps({"bench": "lossless", **setting(args, adapters, left_out), "results": results})
+    )
     if failures:
         raise ValueError(f"{len(failures)} answers differ; {failures[0]}")
 
 
-def machine(adapters: Adapters) -> str:
-    """Where a figure comes from: a line on the machine, a line on the setting of each adapter."""
+def machine(adapters: Adapters, left_out: Mapping[str, str] | None = None) -> str:
+    """Where a figure comes from: a line on the machine, a line on the setting of each adapter;
+    a line on each that was left out and why, by name."""
     first = next(iter(adapters.values()))
     place = (
         f"tss_bench {__version__}, {first.info.id} in {first.dtype} on "
         f"{first.device}, {platform.processor() or platform.machine()}, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
-    return "\n".join([place, *(_adapter_line(one) for one in adapters.values())])
+    lines = [place, *(_adapter_line(one) for one in adapters.values())]
+    lines += [f"{name} is left out: {reason}" for name, reason in (left_out or {}).items()]
+    return "\n".join(lines)
 
 
 def _adapter_line(adapter: SpeculativeLM) -> str:
@@ -147,27 +142,33 @@ def _adapter_line(adapter: SpeculativeLM) -> str:
     return f"{adapter.label}: protocol {protocol}, scope {adapter.scope}, skips {sets}"
 
 
-def _prepare(args: argparse.Namespace) -> tuple[dict[str, SpeculativeLM], list[TaskRequests]]:
-    """Adapters, checked but not loaded, and tasks. Raises ValueError for bad input."""
+def prepare(
+    args: argparse.Namespace,
+) -> tuple[dict[str, SpeculativeLM], list[TaskRequests], dict[str, str]]:
+    """Adapters, checked but not loaded, tasks, and why an adapter of a group was left out, by
+    name. Raises ValueError for bad input."""
     for name in ("limit", "threads"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name} must be at least 1, got {value}")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    adapters = prepare_adapters(_names(args.model), args.model_args)
+    adapters, left_out = prepare_runnable(_names(args.model), args.model_args)
     tasks = load_tasks(_names(args.tasks), args.limit, {"split": args.split})
     arguments = next(iter(adapters.values())).arguments
     for task in tasks:
         task.options(arguments)
-    return adapters, tasks
+    return adapters, tasks, left_out
 
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _setting(args: argparse.Namespace, adapters: Adapters) -> dict[str, Any]:
+def setting(
+    args: argparse.Namespace, adapters: Adapters, left_out: Mapping[str, str]
+) -> dict[str, Any]:
+    """What the JSON line of a measurement says of how it was made."""
     return {
         "machine": machine(adapters).splitlines()[0],
         "limit": args.limit,
@@ -181,6 +182,7 @@ def _setting(args: argparse.Namespace, adapters: Adapters) -> dict[str, Any]:
             }
             for name, adapter in adapters.items()
         },
+        "left_out": dict(left_out),
     }
 
 

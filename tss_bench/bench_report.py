@@ -10,13 +10,23 @@ from typing import Any
 
 from tabulate import tabulate
 
-from tss_bench.scoring.pooled import ratio, request_pairs
-from tss_bench.scoring.statistics import Interval, mean_interval, ratio_interval
+from tss_bench.scoring.pooled import Pair, ratio, request_pairs
+from tss_bench.scoring.statistics import (
+    Interval,
+    mean_interval,
+    mean_ratio_interval,
+    ratio_interval,
+)
 from tss_bench.types import GeneratedText, GenerationStats
 
 PRIMARY_METRICS = ("sentence_bleu", "rougeL", "f1", "acc")
 """Metrics that are means over rows; a task's first one of these is its primary metric."""
 HUB, PLAIN = "hf_generate", "native_ar"
+
+MEAN = "mean"
+
+TaskPairs = Mapping[str, Mapping[str, Sequence[Pair]]]
+"""By adapter and figure (`accept_len`, `tokens_per_second`): the pair of each row of one task."""
 
 _SPEEDS = ("accept_len", "decode_tokens_per_second", "tokens_per_second")
 
@@ -115,6 +125,79 @@ def domains_table(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     ]
     return tabulate(body, headers, tablefmt="github", disable_numparse=True)
+
+
+def answer_pairs(answers: Sequence[GeneratedText]) -> dict[str, list[Pair]]:
+    """What the summary needs of one adapter's answers to a task, a pair a row."""
+    pairs = [request_pairs(answer.stats) for answer in answers]
+    names = ("accept_len", "tokens_per_second")
+    return {name: [pair[name] for pair in pairs] for name in names}
+
+
+def summarize(tasks: Mapping[str, TaskPairs]) -> dict[str, dict[str, dict[str, Any]]]:
+    """By adapter and task, then `mean`: accept length, speed-up over `native_ar`, 95 % intervals.
+
+    `speed_up` is the ratio of tokens/s on the same rows; without `native_ar` there is none. The
+    mean is that of the tasks, each counting once. A figure without a value is None.
+    """
+    methods = list(next(iter(tasks.values())))
+    return {
+        method: {
+            **{label: _summary_cell([by_method], method) for label, by_method in tasks.items()},
+            MEAN: _summary_cell(list(tasks.values()), method),
+        }
+        for method in methods
+    }
+
+
+def summary_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """The summary as a markdown table: a row a method, a column a task."""
+    first = next(iter(summary.values()))
+    headers = ["method", *(label.removeprefix("specbench_") for label in first)]
+    rows = [
+        [method, *(_summary_text(cell, method == PLAIN) for cell in cells.values())]
+        for method, cells in summary.items()
+    ]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def _summary_cell(tasks: Sequence[TaskPairs], method: str) -> dict[str, Any]:
+    def pairs(name: str, of: str) -> list[Sequence[Pair]]:
+        return [by_method[of][name] for by_method in tasks]
+
+    lengths, speeds = pairs("accept_len", method), pairs("tokens_per_second", method)
+    cell = {
+        "accept_len": _mean_ratio(lengths),
+        "accept_len_interval": mean_ratio_interval(lengths),
+        "speed_up": None,
+        "speed_up_interval": None,
+    }
+    if PLAIN in tasks[0]:
+        plain = pairs("tokens_per_second", PLAIN)
+        cell["speed_up"] = _mean_ratio(speeds, plain)
+        cell["speed_up_interval"] = mean_ratio_interval(speeds, plain)
+    return cell
+
+
+def _mean_ratio(
+    groups: Sequence[Sequence[Pair]], base: Sequence[Sequence[Pair]] | None = None
+) -> float | None:
+    ratios = [ratio(pairs) for pairs in groups]
+    bases = [ratio(pairs) for pairs in base] if base is not None else [1.0] * len(ratios)
+    quotients = [
+        above / below for above, below in zip(ratios, bases, strict=True) if above and below
+    ]
+    return sum(quotients) / len(quotients) if len(quotients) == len(groups) else None
+
+
+def _summary_text(cell: Mapping[str, Any], plain: bool) -> str:
+    """`1.62 [1.41, 1.86], 1.13x [1.02, 1.25]`; plain decoding's speed-up is one by definition."""
+    parts = [_cell(cell["accept_len"], cell["accept_len_interval"])]
+    if cell["speed_up"] is not None:
+        interval = None if plain else cell["speed_up_interval"]
+        figure, *spread = _cell(cell["speed_up"], interval).split(" ", 1)
+        parts.append(" ".join([f"{figure}x", *spread]))
+    return ", ".join(part for part in parts if part)
 
 
 def _pooled(stats: Sequence[GenerationStats]) -> dict[str, float]:

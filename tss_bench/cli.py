@@ -10,15 +10,20 @@ May import: anything of tss_bench (layer L3 of the design).
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TextIO
 
 from tss_bench import __version__
 from tss_bench.map_report import add_show_arguments, list_maps, show_map
 
 ERROR_CODE = 2
+CLOSED_PIPE_CODE = 141
+"""What a shell says of a program that wrote to a closed pipe (128 + SIGPIPE)."""
 TRACEBACK_FLAG = "--traceback"
 
 Arguments = Callable[[argparse.ArgumentParser], None]
@@ -42,8 +47,21 @@ class Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 is success, 2 bad input, told in one line on stderr.
 
-    With `--traceback`, anywhere among the words, the traceback comes before that line.
+    With `--traceback`, anywhere among the words, the traceback comes before that line. Where the
+    reader of the output has gone, as in `tss-bench … | head`, it ends quietly with 141.
     """
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _leave_closed_pipes():
+            raise
+        return CLOSED_PIPE_CODE
+
+
+def _run(argv: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     words = [word for word in given if word != TRACEBACK_FLAG]
     traced = words != given
@@ -51,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = build_parser(words).parse_args(words)
         args.run(args)
     except Exception as error:
-        if not is_input_error(error):
+        if not is_input_error(error) or isinstance(error, BrokenPipeError):
             raise
         if traced:
             traceback.print_exception(error)
@@ -59,6 +77,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tss-bench: error: {one_line(error)}{hint}", file=sys.stderr)
         return ERROR_CODE
     return 0
+
+
+def _leave_closed_pipes() -> bool:
+    """Turn outputs that nobody reads any more to nowhere; whether there was one.
+
+    What is left in their buffers would be written, and fail again, when Python ends.
+    """
+    closed = [stream for stream in (sys.stdout, sys.stderr) if _has_no_reader(stream)]
+    for stream in closed:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    return bool(closed)
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+        pipe = stream.fileno()
+    except BrokenPipeError:
+        return True
+    except (OSError, ValueError):
+        return False
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    # An unbuffered stream has nothing left whose writing could fail.
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))
 
 
 def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
@@ -183,11 +230,17 @@ def bench_lossless(args: argparse.Namespace) -> None:
     bench.run_lossless(args)
 
 
-def bench_domains(args: argparse.Namespace) -> None:
-    """The drafters on the Spec-Bench domains, see tss_bench.bench."""
-    from tss_bench import bench
+def _bench_domains_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import bench_domains
 
-    bench.run_domains(args)
+    bench_domains.add_arguments(parser)
+
+
+def run_bench_domains(args: argparse.Namespace) -> None:
+    """The drafters on the Spec-Bench domains, see tss_bench.bench_domains."""
+    from tss_bench import bench_domains
+
+    bench_domains.run(args)
 
 
 def _bench_skips_arguments(parser: argparse.ArgumentParser) -> None:
@@ -253,6 +306,19 @@ def bench_fidelity(args: argparse.Namespace) -> None:
     from tss_bench import fidelity
 
     fidelity.run(args)
+
+
+def _generate_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import generate_command
+
+    generate_command.add_arguments(parser)
+
+
+def generate(args: argparse.Namespace) -> None:
+    """One answer and how it was made, see tss_bench.generate_command."""
+    from tss_bench import generate_command
+
+    generate_command.run(args)
 
 
 def _search_arguments(parser: argparse.ArgumentParser) -> None:
@@ -347,6 +413,7 @@ def export(args: argparse.Namespace) -> None:
 
 
 GROUPS = {
+    "generate": "answer one prompt and show which ids were accepted drafts",
     "data": "evaluation data and training text",
     "domains": "domain maps: which layers each domain skips",
     "search": "find the layers that each domain of a target can skip, on its calibration rows",
@@ -356,6 +423,7 @@ GROUPS = {
 }
 
 COMMANDS = (
+    Command("generate", "", GROUPS["generate"], generate, _generate_arguments),
     Command(
         "data", "show", "where the rows of each domain come from", show_data, _show_data_arguments
     ),
@@ -395,8 +463,8 @@ COMMANDS = (
         "bench",
         "domains",
         "the drafters on the Spec-Bench domains",
-        bench_domains,
-        _bench_arguments,
+        run_bench_domains,
+        _bench_domains_arguments,
     ),
     Command(
         "bench",

@@ -36,6 +36,9 @@ DOMAINS = (
 )
 """The domains of the packaged tasks; a map may name others."""
 
+UNNAMED_TASK = "unnamed task"
+"""What the task of a request is called that comes without one."""
+
 _TASK_PREFIXES = ("specbench_", "tss_")
 _TASK_SUFFIXES = ("_fewshot", "_ll")
 _MAP_FIELDS = (
@@ -316,6 +319,8 @@ class SkipController:
                 task, domain, self._sets[domain], f"domain {domain} in {self._source}"
             )
         missing = f"domain {domain}" if domain else f"task {task}"
+        if task == UNNAMED_TASK and not domain:
+            missing = "set for requests without a task"
         return SkipChoice(task, domain, self._default, f"{self._source} has no {missing}: dense")
 
 

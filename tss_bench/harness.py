@@ -7,7 +7,7 @@ aggregations are lm-eval's own, so a figure here means what it means in lm-eval'
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,9 +16,9 @@ from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
-from model_adapters.adapters import ADAPTERS
+from model_adapters.adapters import ADAPTERS, find_adapter
 from model_adapters.answering import Job
-from model_adapters.arguments import Arguments, share_out, split_arguments
+from model_adapters.arguments import AdapterError, Arguments, share_out, split_arguments
 from model_adapters.base import SpeculativeLM
 from model_adapters.gen_options import GenOptions, read_options
 from model_adapters.loaded import LoadedModel
@@ -78,19 +78,52 @@ def prepare_adapters(
 ) -> dict[str, SpeculativeLM]:
     """Adapters by their lm-eval names, all checked and none loaded; see `load_adapters`.
 
-    Each gets those of `arguments` (as text or by name) that it takes. Raises ValueError for a
-    name that is none of our adapters, AdapterError for bad arguments and for one that no adapter
-    of the list takes.
+    Each gets those of `arguments` (as text or by name) that it takes, and `ADAPTER.name=value`
+    goes to that adapter alone. Raises AdapterError for a name that is none of our adapters, for
+    bad arguments and for one that no adapter of the list takes.
     """
+    return {name: find_adapter(name).prepare(given) for name, given in _shares(names, arguments)}
+
+
+def prepare_runnable(
+    names: Sequence[str], arguments: str | Mapping[str, Any]
+) -> tuple[dict[str, SpeculativeLM], dict[str, str]]:
+    """As `prepare_adapters`, but names may be groups: `native`, `tss` or `all` adapters.
+
+    The second part says by name why an adapter of a group cannot run with these arguments, such
+    as one that needs a draft model. Raises AdapterError where one that was named itself, or the
+    first of all, cannot run.
+    """
+    wanted = [each for name in names for each in _members(name)]
+    prepared: dict[str, SpeculativeLM] = {}
+    left_out: dict[str, str] = {}
+    for name, given in _shares(list(dict.fromkeys(wanted)), arguments):
+        try:
+            prepared[name] = find_adapter(name).prepare(given)
+        except AdapterError as error:
+            if name in names or name == wanted[0]:
+                raise
+            left_out[name] = str(error)
+    return prepared, left_out
+
+
+def _members(name: str) -> list[str]:
+    """The adapters of a group; a name that is no group stands for itself."""
+    if name == "all":
+        return list(ADAPTERS)
+    if name in ("native", "tss"):
+        return [key for key, adapter in ADAPTERS.items() if adapter.sparse == (name == "tss")]
+    return [name]
+
+
+def _shares(
+    names: Sequence[str], arguments: str | Mapping[str, Any]
+) -> Iterable[tuple[str, dict[str, Any]]]:
     if not names:
-        raise ValueError(f"no adapter was named; there is {', '.join(ADAPTERS)}")
-    for name in names:
-        if name not in ADAPTERS:
-            raise ValueError(f"no adapter {name!r}; there is {', '.join(ADAPTERS)}")
-    allowed = {name: ADAPTERS[name].allowed_arguments() for name in names}
+        raise AdapterError(f"no adapter was named; there is {', '.join(ADAPTERS)}")
+    allowed = {name: find_adapter(name).allowed_arguments() for name in names}
     named = split_arguments(arguments) if isinstance(arguments, str) else arguments
-    shares = share_out(named, allowed)
-    return {name: ADAPTERS[name].prepare(given) for name, given in shares.items()}
+    return share_out(named, allowed).items()
 
 
 def load_adapters(adapters: Mapping[str, SpeculativeLM]) -> None:

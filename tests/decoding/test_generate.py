@@ -13,7 +13,13 @@ from tests.decoding import reference
 from tss_bench.decoding.answer import Answer
 from tss_bench.decoding.drafters.base import Drafter, Prompt
 from tss_bench.decoding.drafters.none import NoDraft
-from tss_bench.decoding.generate import DecodingOptions, Generation, generate
+from tss_bench.decoding.generate import (
+    DecodingOptions,
+    Generation,
+    finish,
+    generate,
+    generate_steps,
+)
 from tss_bench.protocols import StopRule
 from tss_bench.types import SkipSet
 
@@ -106,6 +112,40 @@ def test_a_limit_that_fits_is_not_flagged() -> None:
 def test_zero_new_tokens_is_an_empty_answer() -> None:
     result = run(NoDraft(), DecodingOptions(0, frozenset()))
     assert (result.ids, result.text, result.stats.stop) == ((), "", "length")
+
+
+def test_steps_hand_out_the_answer_while_it_grows() -> None:
+    answer = answer_of(9)
+    drafter = tiny.Oracle(answer, length=3)
+    options = DecodingOptions(9, frozenset())
+    seen = []
+    steps = generate_steps(tiny.target(), drafter, PROMPT, DENSE, options, tiny.tokenizer())
+    for growing in steps:
+        # The mode is the thread's: what the caller computes here is not in it.
+        assert not torch.is_inference_mode_enabled()
+        seen.append(list(growing.ids))
+    # The prefill's id, then 3 drafts + bonus; the last step is in what is returned.
+    assert seen == [answer[:1], answer[:5]]
+    again = generate_steps(tiny.target(), drafter, PROMPT, DENSE, options, tiny.tokenizer())
+    assert list(finish(again).ids) == answer
+
+
+def test_the_time_between_two_steps_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("tss_bench.decoding.answer.time.perf_counter", lambda: now[0])
+    options = DecodingOptions(4, frozenset())
+    steps = generate_steps(tiny.target(), NoDraft(), PROMPT, DENSE, options, tiny.tokenizer())
+
+    def slowly() -> Generation:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+            now[0] += 100.0
+
+    stats = slowly().stats
+    assert (stats.wall_s, stats.prefill_s, stats.draft_s, stats.verify_s) == (0, 0, 0, 0)
 
 
 def test_an_empty_prompt_is_refused() -> None:

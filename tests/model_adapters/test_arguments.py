@@ -154,6 +154,17 @@ def test_arguments_for_several_go_to_those_that_take_them() -> None:
     }
 
 
+def test_an_argument_may_be_for_one_adapter_alone() -> None:
+    given = {"tree": "x", "b.tree": "y", "c.skip_layers": 3, "d.tree": "z"}
+    allowed = {"a": {"tree"}, "b": {"tree"}, "c": {"skip_layers"}}
+    assert share_out(given, allowed) == {
+        # There is no d here, so the name is one that nobody takes.
+        "a": {"tree": "x", "d.tree": "z"},
+        "b": {"tree": "y"},
+        "c": {"skip_layers": 3},
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

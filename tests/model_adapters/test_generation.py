@@ -26,7 +26,7 @@ from model_adapters.adapters import (
 from model_adapters.arguments import AdapterError
 from model_adapters.base import SpeculativeLM
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
-from tss_bench.decoding.generate import generate
+from tss_bench.decoding.generate import generate_steps
 from tss_bench.domains import DomainConfig, DomainMap
 from tss_bench.types import GeneratedText, SkipSet
 from tss_bench.weights import save_eagle_head, weights_fingerprint
@@ -315,9 +315,9 @@ def test_each_skip_set_is_warmed_up_once_before_the_clock(
 
     def counted(target: Any, drafter: Any, ids: Any, skip: Any, options: Any, *rest: Any) -> Any:
         lengths.append(options.max_new_tokens)
-        return generate(target, drafter, ids, skip, options, *rest)
+        return generate_steps(target, drafter, ids, skip, options, *rest)
 
-    monkeypatch.setattr("model_adapters.answering.generate", counted)
+    monkeypatch.setattr("model_adapters.answering.generate_steps", counted)
     lm = build(NativeAR)
     requests = [request_for(row(name, name), max_gen_toks=5) for name in "ab"]
     lm.generate_until(requests, True)

@@ -10,6 +10,7 @@ from scipy import stats
 
 from tss_bench.scoring.statistics import (
     mean_interval,
+    mean_ratio_interval,
     paired_p_value,
     paired_ratio_p_value,
     ratio_interval,
@@ -230,3 +231,34 @@ def test_p_value_is_a_probability_and_symmetric(rows: list[tuple[float, float]])
     assert p_value is not None
     assert 0 < p_value <= 1
     assert p_value == paired_p_value(second, first, resamples=99)
+
+
+def test_a_mean_over_one_group_is_its_ratio() -> None:
+    pairs = [(3.0, 1.0), (1.0, 2.0), (0.0, 0.0), (5.0, 1.5)]
+    assert mean_ratio_interval([pairs]) == ratio_interval(pairs)
+
+
+def test_groups_are_drawn_independently() -> None:
+    # Equal draws would give the mean 1/2 every time; a quarter of the independent ones are
+    # 0 and a half, so that 0 and 1 are each a sixteenth.
+    groups = [[(0.0, 1.0), (1.0, 1.0)], [(1.0, 1.0), (0.0, 1.0)]]
+    assert mean_ratio_interval(groups) == (0.0, 1.0)
+
+
+def test_a_speed_up_draws_the_same_rows_of_both_sides() -> None:
+    slow = [(10.0, 10.0), (10.0, 2.0), (30.0, 4.0)]
+    fast = [(10.0, 5.0), (10.0, 1.0), (30.0, 2.0)]
+    assert mean_ratio_interval([fast], [slow]) == pytest.approx((2.0, 2.0))
+    # Rows of speed-up 1 and 3 with equal weights: a quarter of the draws each is all one row.
+    unequal = [(1.0, 1.0), (3.0, 1.0)]
+    plain = [(1.0, 1.0), (1.0, 1.0)]
+    assert mean_ratio_interval([unequal], [plain]) == pytest.approx((1.0, 3.0))
+
+
+def test_a_mean_needs_two_rows_in_every_group() -> None:
+    rows = [(1.0, 1.0), (2.0, 1.0)]
+    assert mean_ratio_interval([rows, rows[:1]]) is None
+    assert mean_ratio_interval([rows, [(0.0, 0.0), (1.0, 1.0)]]) is None
+    assert mean_ratio_interval([rows], [[(1.0, 0.0), (1.0, 0.0)]]) is None
+    with pytest.raises(ValueError, match="the same rows on both sides, got 2 and 1"):
+        mean_ratio_interval([rows], [rows[:1]])

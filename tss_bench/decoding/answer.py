@@ -31,6 +31,12 @@ class Clock:
         self.seconds[phase] += now - self._last
         self._last = now
 
+    def resume(self) -> None:
+        """Leave out the time since the last lap: it was somebody else's."""
+        away = self._now() - self._last
+        self._start += away
+        self._last += away
+
     def wall(self) -> float:
         """Seconds since the clock was made."""
         return self._now() - self._start

@@ -6,8 +6,9 @@ Knows nothing of chat templates, tasks, domains or files. A method is a drafter;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from tss_bench.types import GenerationStats, Protocol, Scope, SkipSet
 
 SkipRule = Callable[[Tensor], SkipSet]
 """Chooses the skip set of an answer from the prompt's dense features [n, H]."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -71,17 +74,50 @@ def generate(
     (`limit_clamped`). Raises ValueError for an empty prompt or one that leaves no room in the
     context, and for a skip set of another depth.
     """
+    return finish(generate_steps(target, drafter, prompt_ids, skip, options, tokenizer))
+
+
+def generate_steps(
+    target: Target,
+    drafter: Drafter,
+    prompt_ids: Sequence[int],
+    skip: SkipSet | SkipRule,
+    options: DecodingOptions,
+    tokenizer: PreTrainedTokenizerBase,
+) -> Generator[Answer, None, Generation]:
+    """As `generate`, but hands out the answer whenever it has grown and is not at its end.
+
+    The time that the caller takes between two steps is not counted.
+    """
     if isinstance(skip, SkipSet):
         target.check(skip)
     check_prompt(prompt_ids, target.context_length)
     clock = Clock(target.device)
     answer = new_answer(options, target.context_length - len(prompt_ids), tokenizer)
     if answer.stop is None:
-        with torch.inference_mode():
-            _decode(target, drafter, list(prompt_ids), skip, options, answer, clock)
+        steps = _decode(target, drafter, list(prompt_ids), skip, options, answer, clock)
+        while _advance(steps):
+            yield answer
+            clock.resume()
     text = answer.text()
     stats = answer.stats(len(prompt_ids), clock, clock.wall())
     return Generation(tuple(answer.ids), text, stats)
+
+
+def finish(steps: Generator[Any, None, T]) -> T:
+    """Run a generator to its end, for what it returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def _advance(steps: Iterator[Any]) -> bool:
+    # The mode belongs to the thread: it must not stay on while the caller has its turn.
+    with torch.inference_mode():
+        return next(steps, None) is not None
 
 
 def check_prompt(prompt_ids: Sequence[int], context_length: int) -> None:
@@ -128,7 +164,7 @@ def _decode(
     options: DecodingOptions,
     answer: Answer,
     clock: Clock,
-) -> None:
+) -> Iterator[Answer]:
     sampling = _sampling(options, target.device)
 
     # 1. Prefill: the skip set, the first id, and what the drafter learns from the prompt.
@@ -149,6 +185,8 @@ def _decode(
     clock.lap("draft")
 
     while answer.stop is None:
+        yield answer
+
         # 2. Draft, no deeper than the answer or the context may still grow.
         depth = max_depth(options, len(answer.ids), cache.length, target.context_length)
         tree = drafter.propose(answer.ids[-1], depth).cut(depth)

@@ -84,6 +84,36 @@ def wilson_interval(hits: int, rows: int, *, confidence: float = CONFIDENCE) -> 
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def mean_ratio_interval(
+    groups: Sequence[Pairs],
+    base: Sequence[Pairs] | None = None,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+) -> Interval | None:
+    """(low, high) of the mean over groups of each group's pooled ratio; groups are tasks.
+
+    With `base` each ratio is divided by that of the base on the same rows: a mean speed-up. Rows
+    are resampled within each group. None where a group has fewer than two rows that are not all
+    zero or a total denominator of 0. Raises ValueError for different lengths and as
+    `ratio_interval` does.
+    """
+    means = np.zeros(resamples)
+    for place, pairs in enumerate(groups):
+        table = _pair_table(pairs)
+        if base is not None:
+            _same_length(pairs, base[place])
+            table = np.hstack([table, _pair_table(base[place])])
+        table = table[(table != 0).any(axis=1)]
+        if len(table) < 2 or (table[:, 1::2].sum(axis=0) == 0).any():
+            return None
+        statistic = _ratio if base is None else _speed_up
+        # Each group draws by itself: equal draws would add up its errors.
+        means += _distribution(tuple(table.T), statistic, seed + place, resamples) / len(groups)
+    return _percentiles(means, confidence)
+
+
 def paired_p_value(
     first: Sequence[float], second: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> float | None:
@@ -144,6 +174,16 @@ def _ratio(above: Array, below: Array, axis: int = -1) -> Array:
     ratios = np.full(total.shape, np.nan)
     np.divide(above.sum(axis=axis), total, out=ratios, where=total > 0)
     return ratios
+
+
+def _speed_up(
+    above: Array, below: Array, base_above: Array, base_below: Array, axis: int = -1
+) -> Array:
+    """Quotient of two pooled ratios; NaN where there is none."""
+    base = _ratio(base_above, base_below, axis)
+    quotients = np.full(base.shape, np.nan)
+    np.divide(_ratio(above, below, axis), base, out=quotients, where=base > 0)
+    return quotients
 
 
 def _ratio_difference(
