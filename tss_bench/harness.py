@@ -86,9 +86,7 @@ def prepare_adapters(
     return {name: ADAPTERS[name].prepare(share) for name, share in given.items()}
 
 
-def shares(
-    names: Sequence[str], arguments: str | Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
+def shares(names: Sequence[str], arguments: str | Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Those of `arguments` (as text or by name) that each adapter takes.
 
     Raises ValueError for a name that is none of our adapters and for text that is no list of

@@ -10,9 +10,10 @@ May import: tss_bench (layer L3 of the design).
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -92,7 +93,8 @@ class RunRecords:
     """
 
     def __init__(self, directory: Path, settings: Mapping[str, Any]) -> None:
-        self._settings = dict(settings)
+        # In the form that the file gives back.
+        self._settings: dict[str, Any] = json.loads(json.dumps(settings))
         self._lines = JsonLines(directory / FILE, self._take, "record of a run")
         self._header: dict[str, Any] | None = None
         self._rounds: dict[tuple[str, str, int], Round] = {}
@@ -178,11 +180,12 @@ _NOT_TEXT = frozenset({"id", "domain", "prompt_style", "content_hash", "data_sou
 
 def _quotes(message: str, doc: Mapping[str, Any]) -> bool:
     """Whether a text of the row, or a stretch of 16 letters of one, stands in the message."""
-    texts = [" ".join(t.split()) for name in doc if name not in _NOT_TEXT for t in texts_in(doc[name])]
-    starts = range(max(1, len(message) - _WINDOW + 1))
+    own = [value for name, value in doc.items() if name not in _NOT_TEXT]
+    texts = [" ".join(text.split()) for text in texts_in(own)]
+    starts = range(len(message) - _WINDOW + 1)
     stretches = {message[start : start + _WINDOW] for start in starts}
-    whole = (text in message for text in texts if len(text) > 3)
-    return any(whole) or any(part in text for part in stretches for text in texts)
+    whole = any(text in message for text in texts if len(text) > 3)
+    return whole or any(part in text for part in stretches for text in texts)
 
 
 def texts_in(value: Any) -> list[str]:
@@ -197,12 +200,12 @@ def texts_in(value: Any) -> list[str]:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """A nested mapping with its names joined by dots, in the form JSON gives back."""
+    """A nested mapping with its names joined by dots."""
     if isinstance(value, Mapping) and value:
         prefix = f"{name}." if name else ""
         parts = [_flat(item, f"{prefix}{key}") for key, item in value.items()]
         return {key: item for part in parts for key, item in part.items()}
-    return {name: list(value) if isinstance(value, tuple) else value}
+    return {name: value}
 
 
 def _shown(value: Any) -> str:
