@@ -9,7 +9,6 @@ May import: torch, tqdm, model_adapters, tss_bench (layer L3 of the design).
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -115,9 +114,16 @@ def _recorder(
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: on a GPU the most that was allocated since the last reset, else of the process."""
+    """Bytes: on a GPU the most that was allocated since the last reset, else of the process.
+
+    0 on Windows, which does not tell.
+    """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
+    if sys.platform == "win32":
+        return 0
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * _KIBIBYTE
 

@@ -24,6 +24,7 @@ from tss_bench import __version__
 from tss_bench.answer_records import digest
 from tss_bench.harness import OpenTasks, TaskRequests, open_tasks, prepare_adapters, shares
 from tss_bench.run_records import RunError
+from tss_bench.tolerance_plan import names as split_names
 from tss_bench.training.records import source_state
 from tss_bench.weights.loading import resolve_device
 
@@ -118,10 +119,10 @@ def make_plan(args: argparse.Namespace) -> RunPlan:
             raise RunError(f"--{name} must be at least 1, got {value}")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    names = adapter_names(words(args.model), alone=args.alone)
+    names = adapter_names(split_names(args.model), alone=args.alone)
     adapters = prepare_adapters(names, args.model_args)
     gen_kwargs = split_arguments(args.gen_kwargs)
-    opened = open_tasks(words(args.tasks), {"split": args.split})
+    opened = open_tasks(split_names(args.tasks), {"split": args.split})
     tasks = opened.requests(args.limit, gen_kwargs)
     for task in tasks:
         _check_task(task, adapters, args.split)
@@ -160,11 +161,6 @@ def native_of(name: str) -> str:
     """The adapter of the same drafter on the dense target; `name` itself where there is none."""
     native = NATIVE_PREFIX + name.removeprefix(SPARSE_PREFIX)
     return native if native in ADAPTERS else name
-
-
-def words(text: str) -> list[str]:
-    """The words of a comma-separated list."""
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def row_digests(task: TaskRequests) -> list[str]:
