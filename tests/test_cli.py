@@ -23,6 +23,7 @@ from tss_bench import cli
 from tss_bench.domains import DOMAINS, DomainMap
 
 ROOT = Path(__file__).resolve().parent.parent
+GROUPS = ("data", "domains", "search", "run", "spec-bench", "bench", "train")
 
 
 def stand_in(seen: list[Any]) -> SimpleNamespace:
@@ -46,6 +47,7 @@ def stand_in(seen: list[Any]) -> SimpleNamespace:
         (["generate"], tss_bench, "generate_command"),
         (["train", "eagle"], tss_bench.training, "eagle"),
         (["search"], tss_bench, "search_command"),
+        (["run"], tss_bench, "run_command"),
     ],
 )
 def test_a_command_gets_its_arguments_and_ends_with_zero(
@@ -77,7 +79,7 @@ def test_help_names_every_group_and_loads_no_heavy_module() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert all(group in done.stdout for group in ("data", "domains", "search", "bench", "train"))
+    assert all(group in done.stdout for group in GROUPS)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lm_eval.tasks import TaskManager
 
 from model_adapters.arguments import AdapterError
 from model_adapters.base import SpeculativeLM
@@ -20,8 +22,10 @@ from tss_bench.harness import (
     interleave,
     load_adapters,
     load_tasks,
+    open_tasks,
     prepare_adapters,
     prepare_runnable,
+    rounds,
     run_interleaved,
 )
 from tss_bench.weights import save_eagle_head
@@ -193,6 +197,31 @@ def test_the_order_rotates_behind_a_warm_up_that_is_not_recorded() -> None:
     order = ["".join(name for name, request in calls[4:] if request == turn) for turn in (1, 2, 3)]
     assert order == ["abc", "bca", "cab"]
     assert [request for _, request in calls[4:]] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+
+
+def test_a_round_is_there_as_soon_as_it_is_made_and_turns_number_the_rotation() -> None:
+    calls: list[str] = []
+    methods = {name: lambda request, name=name: calls.append(name + request) for name in "ab"}
+    made = rounds(methods, ["x", "y"], "x", turns=[3, 6])
+    assert next(made) == {"a": None, "b": None}
+    assert calls == ["ax", "bx", "bx", "ax"]
+    assert list(next(made)) == ["a", "b"]
+    assert calls[4:] == ["ay", "by"]
+    with pytest.raises(ValueError, match="zip"):
+        list(rounds(methods, ["x", "y"], "x", turns=[3]))
+
+
+def test_tasks_are_opened_once_and_generation_arguments_win(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = functools.partial(TaskManager, include_defaults=False)
+    monkeypatch.setattr("tss_bench.harness.TaskManager", own)
+    opened = open_tasks(["specbench_qa"], {"split": "calibration"})
+    assert opened.load(["specbench_qa"]) is opened.loaded
+    with pytest.raises(ValueError, match="specbench_qa are loaded, not specbench_rag"):
+        opened.load(["specbench_rag"])
+    (found,) = opened.requests(1, {"max_gen_toks": 3})
+    assert found.requests[0].args[1] == {"until": [], "max_gen_toks": 3}
 
 
 def test_methods_beside_the_adapters_get_the_same_jobs(model_dir: Path) -> None:

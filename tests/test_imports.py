@@ -62,12 +62,17 @@ LAYERS = {
     "tss_bench.fidelity_report": 3,
     "tss_bench.generate_command": 3,
     "tss_bench.harness": 3,
+    "tss_bench.json_lines": 3,
     "tss_bench.map_report": 3,
     "tss_bench.packaged_maps": 3,
     "tss_bench.ray_executor": 3,
     "tss_bench.ray_worker": 3,
     "tss_bench.route_report": 3,
     "tss_bench.route_test": 3,
+    "tss_bench.run_command": 3,
+    "tss_bench.run_files": 3,
+    "tss_bench.run_plan": 3,
+    "tss_bench.run_records": 3,
     "tss_bench.search_command": 3,
     "tss_bench.search_plan": 3,
     "tss_bench.search_report": 3,
@@ -83,7 +88,7 @@ SIDEWAYS = {("tss_bench.weights", "tss_bench.decoding")}
 STANDARD_LIBRARY_ONLY = {"tss_bench.search"} | {name for name, layer in LAYERS.items() if not layer}
 BESIDE_STANDARD_LIBRARY = {("tss_bench.paths", "platformdirs"), ("tss_bench.search", "filelock")}
 ONLY_IN = {
-    "lm_eval": {"model_adapters", "tasks", "tss_bench.harness"},
+    "lm_eval": {"model_adapters", "tasks", "tss_bench.harness", "tss_bench.run_files"},
     "torch": {
         "model_adapters",
         "tss_bench.bench",
@@ -94,6 +99,8 @@ ONLY_IN = {
         "tss_bench.fidelity_measure",
         "tss_bench.harness",
         "tss_bench.ray_worker",
+        "tss_bench.run_command",
+        "tss_bench.run_plan",
         "tss_bench.training",
         "tss_bench.weights",
     },

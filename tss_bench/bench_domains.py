@@ -99,8 +99,9 @@ def _measured(out: Path | None, adapters: bench.Adapters, task: TaskRequests) ->
     for name, answers in run_interleaved(adapters, task.requests, task.label).items():
         outcome = task.score(answers)
         figures = domains_row(answers, outcome.samples, outcome.aggregate(task.task))
-        rows.append({"task": task.label, "model": name, **figures})
-        pairs[name] = answer_pairs(answers)
+        label = adapters[name].label
+        rows.append({"task": task.label, "model": label, **figures})
+        pairs[label] = answer_pairs(answers)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     text = json.dumps({"key": key, "measured": now, "rows": rows, "pairs": pairs})
     if path is not None:

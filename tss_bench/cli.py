@@ -334,6 +334,32 @@ def search(args: argparse.Namespace) -> None:
     search_command.run(args)
 
 
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench import run_command
+
+    run_command.add_arguments(parser)
+
+
+def run_side_by_side(args: argparse.Namespace) -> None:
+    """Native and sparse adapters into lm-eval's files, see tss_bench.run_command."""
+    from tss_bench import run_command
+
+    run_command.run(args)
+
+
+def _spec_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench.report import spec_bench
+
+    spec_bench.add_compare_arguments(parser)
+
+
+def compare_spec_bench(args: argparse.Namespace) -> None:
+    """Two answer files of Spec-Bench, see tss_bench.report.spec_bench."""
+    from tss_bench.report import spec_bench
+
+    spec_bench.run_compare(args)
+
+
 def _train_eagle_arguments(parser: argparse.ArgumentParser) -> None:
     from tss_bench.training import eagle
 
@@ -417,6 +443,8 @@ GROUPS = {
     "data": "evaluation data and training text",
     "domains": "domain maps: which layers each domain skips",
     "search": "find the layers that each domain of a target can skip, on its calibration rows",
+    "run": "native and sparse adapters side by side on the test rows, into lm-eval's result files",
+    "spec-bench": "answer files of Spec-Bench",
     "bench": "measurements: speed, interleaved in one process, and what skipping layers costs",
     "train": "draft heads, draft trees and targets that tolerate skipping",
     "export": "write a target without its skipped layers as an ordinary Hugging Face checkpoint",
@@ -458,6 +486,14 @@ COMMANDS = (
         _route_test_arguments,
     ),
     Command("search", "", GROUPS["search"], search, _search_arguments),
+    Command("run", "", GROUPS["run"], run_side_by_side, _run_arguments),
+    Command(
+        "spec-bench",
+        "compare",
+        "speed and accept length of one answer file against another, by category",
+        compare_spec_bench,
+        _spec_bench_arguments,
+    ),
     Command("bench", "engine", "our decoding against Hugging Face", bench_engine, _bench_arguments),
     Command(
         "bench",

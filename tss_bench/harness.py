@@ -7,12 +7,13 @@ aggregations are lm-eval's own, so a figure here means what it means in lm-eval'
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
+from lm_eval.defaults import DEFAULT_OTHER_SEED
 from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
@@ -78,11 +79,12 @@ def prepare_adapters(
 ) -> dict[str, SpeculativeLM]:
     """Adapters by their lm-eval names, all checked and none loaded; see `load_adapters`.
 
-    Each gets those of `arguments` (as text or by name) that it takes, and `ADAPTER.name=value`
-    goes to that adapter alone. Raises AdapterError for a name that is none of our adapters, for
-    bad arguments and for one that no adapter of the list takes.
+    Each gets its share of `arguments`, see `shares`. Raises AdapterError as `shares` does and for
+    bad arguments.
     """
-    return {name: find_adapter(name).prepare(given) for name, given in _shares(names, arguments)}
+    return {
+        name: find_adapter(name).prepare(given) for name, given in shares(names, arguments).items()
+    }
 
 
 def prepare_runnable(
@@ -97,7 +99,7 @@ def prepare_runnable(
     wanted = [each for name in names for each in _members(name)]
     prepared: dict[str, SpeculativeLM] = {}
     left_out: dict[str, str] = {}
-    for name, given in _shares(list(dict.fromkeys(wanted)), arguments):
+    for name, given in shares(list(dict.fromkeys(wanted)), arguments).items():
         try:
             prepared[name] = find_adapter(name).prepare(given)
         except AdapterError as error:
@@ -116,14 +118,18 @@ def _members(name: str) -> list[str]:
     return [name]
 
 
-def _shares(
-    names: Sequence[str], arguments: str | Mapping[str, Any]
-) -> Iterable[tuple[str, dict[str, Any]]]:
+def shares(names: Sequence[str], arguments: str | Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Those of `arguments` (as text or by name) that each adapter takes.
+
+    `ADAPTER.name=value` goes to that adapter alone; one that no adapter takes goes to the first,
+    which refuses it. Raises AdapterError for a name that is none of our adapters and for text
+    that is no list of arguments.
+    """
     if not names:
         raise AdapterError(f"no adapter was named; there is {', '.join(ADAPTERS)}")
     allowed = {name: find_adapter(name).allowed_arguments() for name in names}
     named = split_arguments(arguments) if isinstance(arguments, str) else arguments
-    return share_out(named, allowed).items()
+    return share_out(named, allowed)
 
 
 def load_adapters(adapters: Mapping[str, SpeculativeLM]) -> None:
@@ -134,29 +140,62 @@ def load_adapters(adapters: Mapping[str, SpeculativeLM]) -> None:
         shared = adapter.loaded
 
 
-def load_tasks(
-    names: Sequence[str], limit: int | None, metadata: Mapping[str, Any] | None = None
-) -> list[TaskRequests]:
-    """Generation tasks by name, each with its first `limit` requests; groups are opened.
+@dataclass(frozen=True)
+class OpenTasks:
+    """Generation tasks with their groups, as lm-eval loaded them from `names`.
 
-    Raises ValueError for any other task.
+    Stands in for a TaskManager where one is asked for: `load` gives what is loaded already.
     """
+
+    names: tuple[str, ...]
+    manager: TaskManager
+    loaded: Any
+
+    def load(self, names: Sequence[str]) -> Any:
+        """Tasks and groups. Raises ValueError unless `names` are those that were loaded."""
+        if tuple(names) != self.names:
+            raise ValueError(f"{', '.join(self.names)} are loaded, not {', '.join(names)}")
+        return self.loaded
+
+    @property
+    def task_index(self) -> Any:
+        """What lm-eval knows of each task's file."""
+        return self.manager.task_index
+
+    def requests(
+        self, limit: int | None, gen_kwargs: Mapping[str, Any] | None = None
+    ) -> list[TaskRequests]:
+        """Each task with its first `limit` requests; `gen_kwargs` win over the task's own."""
+        found = []
+        for name, task in self.loaded["tasks"].items():
+            if gen_kwargs:
+                task.set_config(key="generation_kwargs", value=dict(gen_kwargs), update=True)
+            task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
+            task.build_all_requests(limit=limit)
+            found.append(TaskRequests(name, task, list(task.instances)))
+        return found
+
+
+def open_tasks(names: Sequence[str], metadata: Mapping[str, Any] | None = None) -> OpenTasks:
+    """Generation tasks by name; groups are opened. Raises ValueError for any other task."""
     if not names:
         raise ValueError("no task was named; `lm_eval ls tasks` lists them")
     manager = TaskManager(include_path=str(task_directory()), metadata=dict(metadata or {}))
     unknown = sorted(set(names) - set(manager.all_tasks))
     if unknown:
         raise ValueError(f"no task {', '.join(unknown)}; `lm_eval ls tasks` lists them")
-    tasks: dict[str, Task] = manager.load(list(names))["tasks"]
-    for name, task in tasks.items():
+    loaded = manager.load(list(names))
+    for name, task in loaded["tasks"].items():
         if task.OUTPUT_TYPE != GENERATION:
             raise ValueError(f"{name} asks for no generated answer; it has nothing to time")
-    return [TaskRequests(name, task, _requests(task, limit)) for name, task in tasks.items()]
+    return OpenTasks(tuple(names), manager, loaded)
 
 
-def _requests(task: Task, limit: int | None) -> list[Instance]:
-    task.build_all_requests(limit=limit)
-    return list(task.instances)
+def load_tasks(
+    names: Sequence[str], limit: int | None, metadata: Mapping[str, Any] | None = None
+) -> list[TaskRequests]:
+    """The tasks of `open_tasks`, each with its first `limit` requests."""
+    return open_tasks(names, metadata).requests(limit)
 
 
 def run_interleaved(
@@ -170,18 +209,34 @@ def run_interleaved(
     `beside` are other methods to measure; they get the jobs of the first adapter.
     """
     jobs = {name: adapter.jobs(requests) for name, adapter in adapters.items()}
+    return _by_method(answer_rounds(adapters, jobs, label, beside))
+
+
+def answer_rounds(
+    adapters: Mapping[str, SpeculativeLM],
+    jobs: Mapping[str, Sequence[Job]],
+    label: str,
+    beside: Mapping[str, Callable[[Job], Any]] | None = None,
+    turns: Sequence[int] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """One run of every adapter over its own `jobs`, request by request as in `rounds`.
+
+    `beside` are other methods; they get the jobs of the first adapter. One that has an
+    adapter's name answers in its place.
+    """
     first = next(iter(jobs.values()))
-    methods = {name: _by_place(method, first) for name, method in (beside or {}).items()}
-    methods |= {name: _by_place(adapters[name].answer, jobs[name]) for name in adapters}
+    others = dict(beside or {})
+    methods = {name: _by_place(method, jobs.get(name, first)) for name, method in others.items()}
+    for name, adapter in adapters.items():
+        methods.setdefault(name, _by_place(adapter.answer, jobs[name]))
 
     def begin() -> None:
         for name, adapter in adapters.items():
             adapter.begin_run(jobs[name])
 
-    answers = interleave(methods, range(len(requests)), label, begin)
+    yield from rounds(methods, range(len(first)), label, begin, turns)
     for adapter in adapters.values():
         adapter.end_run()
-    return answers
 
 
 def interleave(
@@ -190,26 +245,45 @@ def interleave(
     label: str,
     begin: Callable[[], None] = lambda: None,
 ) -> dict[str, list[R]]:
-    """Every request by every method, the order rotating by request.
+    """Every request by every method, see `rounds`."""
+    return _by_method(rounds(methods, requests, label, begin))
+
+
+def rounds(
+    methods: Mapping[str, Callable[[T], R]],
+    requests: Sequence[T],
+    label: str,
+    begin: Callable[[], None] = lambda: None,
+    turns: Sequence[int] | None = None,
+) -> Iterator[dict[str, R]]:
+    """Each request's answers by method, the order rotating by request.
 
     Slow drifts of the machine hit all methods alike. Before, each method answers the first
     request as a warm-up that nobody records; then `begin` clears what the warm-up left behind.
+    `turns` numbers the requests for the rotation, 0, 1, 2 … where it is not given.
     """
     order = list(methods)
     for name in order:
         methods[name](requests[0])
     begin()
-    answers: dict[str, list[R]] = {name: [] for name in order}
     with tqdm(total=len(requests) * len(order), desc=label) as bar:
-        for turn, request in enumerate(requests):
+        for turn, request in zip(turns or range(len(requests)), requests, strict=True):
             start = turn % len(order)
+            answers = {}
             for name in (*order[start:], *order[:start]):
-                answers[name].append(methods[name](request))
+                answers[name] = methods[name](request)
                 bar.update()
-    return answers
+            yield {name: answers[name] for name in order}
 
 
-def _by_place(
-    method: Callable[[Job], GeneratedText], jobs: Sequence[Job]
-) -> Callable[[int], GeneratedText]:
+def _by_method(answers: Iterator[dict[str, R]]) -> dict[str, list[R]]:
+    """One list a method from one dict a request."""
+    found: dict[str, list[R]] = defaultdict(list)
+    for each in answers:
+        for name, answer in each.items():
+            found[name].append(answer)
+    return dict(found)
+
+
+def _by_place(method: Callable[[Job], R], jobs: Sequence[Job]) -> Callable[[int], R]:
     return lambda place: method(jobs[place])

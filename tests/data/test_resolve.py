@@ -8,7 +8,7 @@ import pytest
 
 from tss_bench.data import resolve as module
 from tss_bench.data.download import FetchError, GitHubFile, HubFile
-from tss_bench.data.resolve import NEEDS, DataFile, read_rows, resolve
+from tss_bench.data.resolve import NEEDS, DataFile, mt_bench_categories, read_rows, resolve
 from tss_bench.data.rows import DataError, parse_jsonl
 from tss_bench.data.split import split_rows
 
@@ -318,3 +318,12 @@ def test_a_file_of_ones_own_that_cannot_be_used_is_named(
     assert str(path) in str(error.value)
     assert told in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_mt_bench_rows_keep_their_category_by_id(directory: Path):
+    told = [
+        {"question_id": n, "category": c, "turns": ["T"]} for n, c in ((81, "stem"), (82, "math"))
+    ]
+    (directory / "specbench" / "question.jsonl").write_bytes(lines(TURN, *told))
+    found = mt_bench_categories()
+    assert [found[row.id] for row in resolve("mt_bench")[0]] == ["stem", "math"]

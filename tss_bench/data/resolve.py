@@ -176,6 +176,16 @@ def read_rows(file: str | Path, domain: str) -> tuple[list[Row], DataSource]:
     return _parse(domain, loaded, {}), DataSource("custom", path, loaded.sha256)
 
 
+def mt_bench_categories() -> dict[str, str]:
+    """The category of each MT-bench row by its id, as the file that `resolve` reads has it.
+
+    Raises DataError as `resolve` does.
+    """
+    _, source = resolve("mt_bench")
+    records = parse_jsonl(source.path.read_bytes(), str(source.path))
+    return {str(record["question_id"]): str(record["category"]) for _, record in records}
+
+
 def data_cache() -> Path:
     """Where fetched files are kept, see `tss_bench.paths`."""
     return cache_dir() / "data"

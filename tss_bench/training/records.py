@@ -55,9 +55,22 @@ def command_line(
 
 def source_commit() -> str | None:
     """The commit of the source tree that this module lies in, if it is one."""
+    return _git("rev-parse", "HEAD")
+
+
+def source_state() -> str | None:
+    """The commit of the source tree, with `+changes` where the code in it was changed since."""
+    commit = source_commit()
+    code = (":/tss_bench", ":/model_adapters", ":/tasks")
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
+    return f"{commit}+changes" if commit and changes else commit
+
+
+def _git(*words: str) -> str | None:
+    """What git says of this source tree; None where there is no git or no tree."""
     here = Path(__file__).resolve().parent
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    command = ["git", "-C", str(here), "rev-parse", "HEAD"]
+    command = ["git", "-C", str(here), *words]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=True, env=environment, timeout=10

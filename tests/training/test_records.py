@@ -1,0 +1,41 @@
+"""The commit that a record names, and whether the code was changed since.
+
+May import: pytest, tss_bench and the standard library.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tss_bench.training import records
+
+
+def git(tree: Path, *words: str) -> str:
+    who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    done = subprocess.run(
+        ["git", *who, *words], cwd=tree, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_commit_is_marked_where_the_code_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, notes = tmp_path / "tss_bench" / "training" / "records.py", tmp_path / "notes.md"
+    code.parent.mkdir(parents=True)
+    code.write_text("x = 1\n", encoding="utf-8")
+    notes.write_text("a\n", encoding="utf-8")
+    monkeypatch.setattr(records, "__file__", str(code))
+    assert records.source_state() is None
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    notes.write_text("b\n", encoding="utf-8")
+    assert records.source_state() == records.source_commit() == commit
+    code.write_text("x = 2\n", encoding="utf-8")
+    assert records.source_state() == f"{commit}+changes"
+    assert records.source_commit() == commit
