@@ -10,12 +10,10 @@ from typing import Any
 
 from tabulate import tabulate
 
-from tss_bench.scoring.pooled import ratio, request_pairs
+from tss_bench.scoring.pooled import PRIMARY_METRICS, ratio, request_pairs
 from tss_bench.scoring.statistics import Interval, mean_interval, ratio_interval
 from tss_bench.types import GeneratedText, GenerationStats
 
-PRIMARY_METRICS = ("sentence_bleu", "rougeL", "f1", "acc")
-"""Metrics that are means over rows; a task's first one of these is its primary metric."""
 HUB, PLAIN = "hf_generate", "native_ar"
 
 _SPEEDS = ("accept_len", "decode_tokens_per_second", "tokens_per_second")

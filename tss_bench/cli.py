@@ -281,10 +281,38 @@ def train_layerskip(args: argparse.Namespace) -> None:
     layerskip.run(args)
 
 
+def _leaderboard_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench.report import command
+
+    command.add_leaderboard_arguments(parser)
+
+
+def leaderboard(args: argparse.Namespace) -> None:
+    """Tables and pictures of result files, see tss_bench.report."""
+    from tss_bench.report import command
+
+    command.leaderboard(args)
+
+
+def _audit_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench.report import command
+
+    command.add_audit_arguments(parser)
+
+
+def audit(args: argparse.Namespace) -> None:
+    """What speaks against the figures of result files, see tss_bench.report.audit."""
+    from tss_bench.report import command
+
+    command.print_audit(args)
+
+
 GROUPS = {
     "data": "evaluation data and training text",
     "domains": "domain maps: which layers each domain skips",
     "search": "find the layers that each domain of a target can skip, on its calibration rows",
+    "leaderboard": "tables, pictures and one HTML page of result files, those of plain lm_eval too",
+    "audit": "what speaks against the figures of result files",
     "bench": "measurements: speed, interleaved in one process, and what skipping layers costs",
     "train": "draft heads, draft trees and targets that tolerate skipping",
 }
@@ -310,6 +338,8 @@ COMMANDS = (
         _make_maps_arguments,
     ),
     Command("search", "", GROUPS["search"], search, _search_arguments),
+    Command("leaderboard", "", GROUPS["leaderboard"], leaderboard, _leaderboard_arguments),
+    Command("audit", "", GROUPS["audit"], audit, _audit_arguments),
     Command("bench", "engine", "our decoding against Hugging Face", bench_engine, _bench_arguments),
     Command(
         "bench",
