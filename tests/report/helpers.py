@@ -135,5 +135,5 @@ def write_run(
     name = f"results_{date}.json"
     (place / name).write_text(json.dumps(results), encoding="utf-8")
     samples = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in lines)
-    (place / f"samples_{task}_{date}.jsonl").write_text(samples, encoding="utf-8")
+    (place / f"samples_{task}_{date}.jsonl").write_bytes(samples.encode("utf-8", "surrogatepass"))
     return place

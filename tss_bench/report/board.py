@@ -8,7 +8,7 @@ May import: the standard library, tss_bench.{scoring,domains} (layer L2 of the d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -120,55 +120,56 @@ class Board:
         return Figure(1 + found.value, *ends)
 
     def native_of(self, entry: Entry) -> Entry | None:
-        """The dense entry of the same drafter: of the same session if there is one."""
-        name = entry.run.native
-        if name is None:
-            return None
-        return self._nearest(
-            entry,
-            (e for e in self.entries if e.run.adapter == name and e.section == entry.section),
+        """The dense entry of the same drafter and arguments."""
+        found = (
+            other
+            for other in self._alike(entry)
+            if other.run.adapter == entry.run.native
+            and other.run.protocol == entry.run.protocol
+            and other.run.arguments == entry.run.arguments
         )
+        return next(found, None)
 
     def plain_of(self, entry: Entry) -> Entry | None:
         """Plain decoding of the same target with the same skip set, which loses nothing."""
         if entry.run.drafter == "none" or entry.skip is None:
             return None
-        plain = [
-            e
-            for e in self.entries
-            if e.run.drafter == "none"
-            and e.skip == entry.skip
-            and e.section == entry.section
-            and (not entry.skip or e.run.scope == entry.run.scope)
-        ]
-        return self._nearest(entry, plain, same_arguments=False)
+        found = (
+            other
+            for other in self._alike(entry)
+            if other.run.drafter == "none"
+            and other.run.protocol == entry.run.protocol
+            and other.skip == entry.skip
+            and (not entry.skip or other.run.scope == entry.run.scope)
+        )
+        return next(found, None)
 
     def under(self, protocol: str, entry: Entry) -> Entry | None:
-        """The same configuration and rows under another protocol."""
-        wanted = (entry.run.data, entry.run.split, protocol, entry.subset)
-        return self._nearest(
-            entry,
-            (
-                e
-                for e in self.entries
-                if e.section == wanted
-                and e.run.adapter == entry.run.adapter
-                and e.skip == entry.skip
-                and e.run.scope == entry.run.scope
-            ),
+        """The same configuration under another protocol."""
+        found = (
+            other
+            for other in self._alike(entry)
+            if other.run.protocol == protocol
+            and (other.run.adapter, other.skip) == (entry.run.adapter, entry.skip)
+            and (other.run.scope, other.run.arguments) == (entry.run.scope, entry.run.arguments)
         )
+        return next(found, None)
 
-    def _nearest(
-        self, entry: Entry, others: Iterable[Entry], *, same_arguments: bool = True
-    ) -> Entry | None:
+    def _alike(self, entry: Entry) -> Iterator[Entry]:
+        """Entries of the same target on the same data that share a row, the nearest ones first."""
+        run = entry.run
+        wanted = (run.task, run.model, run.data, run.split)
         found = [
             other
-            for other in others
-            if (other.run.task, other.run.model) == (entry.run.task, entry.run.model)
-            and (not same_arguments or other.run.arguments == entry.run.arguments)
+            for other in self.entries
+            if (other.run.task, other.run.model, other.run.data, other.run.split) == wanted
+            and not entry.rows.keys().isdisjoint(other.rows)
         ]
-        same = [other for other in found if other.run.session == entry.run.session]
-        return next(iter(same or found), None)
+
+        def far(other: Entry) -> tuple[bool, bool]:
+            return other.run.session != run.session, other.subset != entry.subset
+
+        yield from sorted(found, key=far)
 
 
 def paired(before: Entry, after: Entry, name: str) -> tuple[list[Pair], list[Pair]]:

@@ -1,6 +1,6 @@
 """Writes a report: markdown, index.html, pictures, CSV, JSON. The same files give the same bytes.
 
-May import: jinja2 (layer L2 of the design).
+May import: jinja2, tss_bench.scoring (layer L2 of the design).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _data(report: Report, out: Path) -> list[str]:
 
 
 def _write(out: Path, name: str, content: str) -> str:
-    (out / name).write_text(content, encoding="utf-8", newline="\n", errors="replace")
+    (out / name).write_text(content, encoding="utf-8", newline="\n")
     return name
 
 

@@ -70,7 +70,7 @@ def find(paths: Sequence[Path]) -> Inputs:
             ledgers += [ledger] if ledger else []
             continue
         data = _json(label, path, notes)
-        if "results" in data and "configs" in data:
+        if "results" in data and isinstance(data.get("configs"), Mapping):
             results.append(_result(label, path, data, notes))
         elif {"domains", "drafter", "num_layers"} <= data.keys():
             maps += _map(label, data, notes)
@@ -81,6 +81,18 @@ def find(paths: Sequence[Path]) -> Inputs:
             f"--log_samples) or --out of tss-bench run"
         )
     return Inputs(tuple(results), tuple(maps), tuple(ledgers), tuple(notes))
+
+
+def loads(raw: bytes) -> Any:
+    """The value of a JSON text, with `?` for halves of characters, which no file can hold.
+
+    Raises ValueError for what is no JSON.
+    """
+    text = raw.decode("utf-8", "replace")
+    value = json.loads(text)
+    if "\\ud" in text.lower():
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
 
 
 def _walk(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
@@ -100,7 +112,7 @@ def _walk(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
 
 def _json(label: str, path: Path, notes: list[str]) -> Mapping[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = loads(path.read_bytes())
     except ValueError as error:
         if _RESULTS.fullmatch(path.name):
             raise ValueError(
@@ -148,7 +160,7 @@ def _lines(label: str, path: Path, notes: list[str]) -> tuple[Mapping[str, Any],
 
 def _object(label: str, number: int, line: bytes) -> Mapping[str, Any]:
     try:
-        value = json.loads(line)
+        value = loads(line)
     except ValueError as error:
         raise ValueError(
             f"{label}, line {number}: no JSON ({error}); take the line out or run again"

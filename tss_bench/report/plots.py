@@ -7,6 +7,8 @@ May import: matplotlib (layer L2 of the design).
 
 from __future__ import annotations
 
+import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +41,7 @@ _STYLE: Any = {
     "legend.frameon": False,
 }
 _WIDEST = 3
+_LONGEST_LABEL = 60
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,9 @@ class Plot:
 
     def save(self, folder: Path) -> None:
         """Write `stem`.png and `stem`.svg."""
-        with matplotlib.rc_context(_STYLE):
+        with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+            # A letter that the font lacks is drawn as a box; a name is no reason to warn.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             figure = self.draw()
             FigureCanvasAgg(figure)
             figure.savefig(folder / f"{self.stem}.png", dpi=150, metadata={"Software": None})
@@ -134,9 +139,10 @@ def labels_of(members: Sequence[Entry]) -> dict[Entry, str]:
     several = len({entry.run.model for entry in members}) > 1
     labels: dict[Entry, str] = {}
     for entry in members:
+        told = method(identity(entry))
+        told = f"{told}, {entry.run.model}" if several else told
         # matplotlib leaves labels with a leading underscore out of legends.
-        told = method(identity(entry)).lstrip("_")
-        label = f"{told}, {entry.run.model}" if several else told
+        label = textwrap.shorten(told.lstrip("_"), _LONGEST_LABEL, placeholder=" …")
         label = label if label not in labels.values() else f"{label}, {entry.run.place}"
         count = 2
         while label in labels.values():

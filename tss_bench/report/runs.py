@@ -17,7 +17,14 @@ from typing import Any
 
 from tss_bench.domains import DOMAINS, domain_of
 from tss_bench.report.files import ResultFile
-from tss_bench.report.samples import UNSTATED, Sample, primary, read_sample, with_filter
+from tss_bench.report.samples import (
+    UNSTATED,
+    Sample,
+    primary,
+    read_sample,
+    whole_numbers,
+    with_filter,
+)
 from tss_bench.scoring.pooled import PRIMARY_METRICS, Pair
 
 _IN_ROW = frozenset(
@@ -135,8 +142,18 @@ class Entry:
 
 
 def read_runs(result: ResultFile, notes: list[str]) -> list[Run]:
-    """The runs of one results file. Raises ValueError naming a line that is no sample."""
-    return [_run(result, task, _samples(result, task, notes)) for task in sorted(result.samples)]
+    """The runs of one results file. Raises ValueError naming what is no sample or no record."""
+    runs = []
+    for task in sorted(result.samples):
+        samples = _samples(result, task, notes)
+        try:
+            runs.append(_run(result, task, samples))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{result.name}: what it says of {task} cannot be read "
+                f"({type(error).__name__}: {error})"
+            ) from None
+    return runs
 
 
 def entries(results: Iterable[ResultFile], notes: list[str]) -> tuple[Entry, ...]:
@@ -184,11 +201,11 @@ def _order(entry: Entry) -> tuple[Any, ...]:
 
 def _samples(result: ResultFile, task: str, notes: list[str]) -> tuple[Sample, ...]:
     """The requests of a task: several filters of one request together, keys made unique."""
-    found: dict[Any, Sample] = {}
-    filters: dict[Any, str] = {}
+    found: dict[str, Sample] = {}
+    filters: dict[str, str] = {}
     for number, line in enumerate(result.samples[task], 1):
         try:
-            sample, request = read_sample(line), line["doc_id"]
+            sample, request = read_sample(line), str(line["doc_id"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(
                 f"{result.place}: sample {number} of {task} is no sample of lm-eval "
@@ -229,16 +246,16 @@ def _run(result: ResultFile, task: str, samples: tuple[Sample, ...]) -> Run:
         task=task,
         domain=_domain(task, samples),
         scope=_scope(samples, told),
-        num_layers=told.get("num_layers"),
+        num_layers=int(told.get("num_layers") or 0) or None,
         skips=_skips(task, adapter, samples, told),
         arguments=_arguments(ours.get("model_args", config.get("model_args"))),
         metric=primary(samples, PRIMARY_METRICS),
         samples=samples,
         repeat=int(told.get("repeat") or 0),
-        interleaved_with=frozenset(told.get("interleaved_with") or ()),
+        interleaved_with=frozenset(map(str, told.get("interleaved_with") or ())),
         machine=str(told.get("machine") or ""),
         commit=str(told.get("commit") or ""),
-        peak_memory_bytes=told.get("peak_memory_bytes"),
+        peak_memory_bytes=int(told.get("peak_memory_bytes") or 0) or None,
         **_source(result, task, samples, told),
     )
 
@@ -280,7 +297,7 @@ def _skips(
     for name in ("skip_sets", "used"):
         choice = _mapping(_mapping(told.get(name)).get(task))
         if "skip" in choice:
-            return (tuple(choice["skip"]),)
+            return (whole_numbers(choice["skip"]),)
     return ((),) if adapter.startswith("native_") else None
 
 

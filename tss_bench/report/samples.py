@@ -9,15 +9,23 @@ May import: the standard library, tss_bench.{types,scoring} (layer L2 of the des
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tss_bench.scoring.pooled import POOLED_NAMES, Pair, request_pairs
 from tss_bench.types import GenerationStats
 
+T = TypeVar("T")
+
 UNSTATED = "not stated"
 """What a file that says nothing about data, split or protocol is filed under."""
+
+_FIELDS = frozenset(
+    {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"}
+    | {"doc_hash", "prompt_hash", "target_hash", "tss"}
+)
+"""What stands in every sample of lm-eval, and ours."""
 
 _COUNTED = frozenset({"scored", *POOLED_NAMES})
 
@@ -102,7 +110,7 @@ def read_sample(line: Mapping[str, Any]) -> Sample:
         },
         not_finite=tuple(sorted(name for name, v in values.items() if not _finite(v))),
         failed=None if not failed else str(failed),
-        skip=tuple(config["skip"]) if "skip" in config else None,
+        skip=whole_numbers(config["skip"]) if "skip" in config else None,
         scope=_text(config.get("scope")),
         protocol=_text(config.get("protocol")),
         prompt=_prompt(line, doc),
@@ -126,7 +134,8 @@ def primary(samples: Iterable[Sample], known: Sequence[str]) -> str | None:
 def _values(line: Mapping[str, Any], stats: Sequence[Mapping[str, Any]]) -> dict[str, float | Pair]:
     """Metric values and pooled pairs; the pairs from the statistics where lm-eval's are not."""
     found: dict[str, float | Pair] = {}
-    for name in line.get("metrics") or ():
+    # Older versions of lm-eval do not list a sample's metrics.
+    for name in line.get("metrics") or line.keys() - _FIELDS:
         value = line.get(name)
         if name in POOLED_NAMES and isinstance(value, list | tuple) and len(value) == 2:
             found[name] = (float(value[0]), float(value[1]))
@@ -156,13 +165,13 @@ def _turns(
         turns.append(
             Turn(
                 text=str(text),
-                ids=tuple(ids[place]) if place < len(ids) else (),
+                ids=whole_numbers(ids[place]) if place < len(ids) else (),
                 stop=_text(told.get("stop")),
-                truncated=told.get("prompt_truncated"),
-                new_tokens=told.get("new_tokens"),
-                accept_lengths=tuple(told.get("accept_lengths") or ()),
-                wall_s=told.get("wall_s"),
-                first_token_s=first[place] if place < len(first) else None,
+                truncated=_optional(bool, told.get("prompt_truncated")),
+                new_tokens=_optional(int, told.get("new_tokens")),
+                accept_lengths=whole_numbers(told.get("accept_lengths") or ()),
+                wall_s=_optional(float, told.get("wall_s")),
+                first_token_s=_optional(float, first[place]) if place < len(first) else None,
             )
         )
     return tuple(turns)
@@ -198,7 +207,17 @@ def _references(
 def _divergence(told: Any) -> Divergence | None:
     if not isinstance(told, Mapping):
         return None
-    return Divergence(int(told["position"]), told.get("gap"), told.get("rounding"))
+    gap, rounding = (_optional(float, told.get(name)) for name in ("gap", "rounding"))
+    return Divergence(int(told["position"]), gap, rounding)
+
+
+def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
+    """The values as ints. Raises TypeError or ValueError for anything else."""
+    return tuple(map(int, values))
+
+
+def _optional(kind: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else kind(value)
 
 
 def _finite(value: float | Pair) -> bool:
