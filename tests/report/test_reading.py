@@ -181,7 +181,7 @@ def test_data_split_protocol_and_rows_are_never_mixed(tmp_path: Path) -> None:
         ("mini", "calibration", "strict", ""),
         ("mini", "test", "strict", ""),
         ("mini", "test", "paper", ""),
-        ("mini", "test", "strict", "1 rows"),
+        ("mini", "test", "strict", "1 of 2 rows"),
     ]
 
 
@@ -222,3 +222,16 @@ def test_a_folder_given_twice_counts_once_and_other_files_are_passed_over(tmp_pa
     found = board(tmp_path / "runs", tmp_path / "runs" / "native_eagle")
     assert only(found).run.place == "runs/native_eagle"
     assert found.notes == ("runs/notes.json is no JSON and was left out",)
+
+
+def test_a_configuration_run_in_two_folders_is_two_rows_that_name_them(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "native_eagle", two())
+    write_run(tmp_path / "b", "native_eagle", two())
+    write_run(tmp_path / "b", "native_ar", two())
+    found = {entry.run.place: entry.folder for entry in board(tmp_path).entries}
+    root = tmp_path.name
+    assert found == {
+        f"{root}/a/native_eagle": f"{root}/a",
+        f"{root}/b/native_eagle": f"{root}/b",
+        f"{root}/b/native_ar": "",
+    }

@@ -202,14 +202,14 @@ def _flags(
     if protocols and protocols["verdict"]:
         flags.append(protocols["verdict"])
     if entry.failed:
-        flags.append(f"{entry.failed} failed")
+        flags.append(f"failed: {entry.failed}")
     if not entry.rows:
         flags.append("no answered rows")
     bad = sorted({name for row in entry.rows.values() for one in row for name in one.not_finite})
     if bad:
         flags.append(f"not a number in some rows: {', '.join(bad)}")
     if texts["prompts_truncated"]:
-        flags.append(f"{texts['prompts_truncated']} prompts truncated")
+        flags.append(f"prompts truncated: {texts['prompts_truncated']}")
     native = board.native_of(entry)
     if native is not None and (shared := len(answers(native, entry))) < len(entry.rows):
         flags.append(f"paired on {shared} of {len(entry.rows)} rows")
@@ -217,7 +217,7 @@ def _flags(
         exact = dict(entry.run.arguments).get("dtype") == "float32"
         wrong = lossless["requests"] - lossless["equal"] if exact else lossless["beyond_rounding"]
         if wrong:
-            flags.append(f"{wrong} answers differ from {lossless['against']}, not by rounding")
+            flags.append(f"not by rounding other than {lossless['against']}: {wrong}")
     return flags
 
 

@@ -58,7 +58,12 @@ PROTOCOL_COLUMNS = (
     field_column("requests", "requests", text.whole, sorts=True),
     field_column("accept_len, paper", "accept_len_paper", text.number, sorts=True),
     field_column("accept_len, strict", "accept_len_strict", text.number, sorts=True),
-    Column("from after the end", _after_end, "after_end", "share of accept_len that strict lacks"),
+    Column(
+        "from after the end",
+        _after_end,
+        "after_end",
+        "share of accept_len that strict lacks: text after the end or the token limit",
+    ),
     _share("ids after the end", "ids_after_end", "share of the emitted ids that strict lacks"),
     _gain_text("paper"),
     _gain_text("strict"),

@@ -5,6 +5,7 @@ May import: numpy, tss_bench.scoring (layer L2 of the design).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,12 +55,14 @@ def identity(entry: Entry) -> dict[str, Any]:
         "skip": text.layers(entry.skip) if entry.skip is not None else None,
         "sparsity": entry.sparsity,
         "run": run.place,
+        "folder": entry.folder or None,
     }
 
 
 def method(record: Record) -> str:
-    """The adapter, with the arguments that tell it from others."""
-    return " ".join(filter(None, (record["adapter"], record["arguments"])))
+    """The adapter, with the arguments or the folder that tell it from others."""
+    folder = f"({record['folder']})" if record["folder"] else None
+    return " ".join(filter(None, (record["adapter"], record["arguments"], folder)))
 
 
 def main_record(board: Board, entry: Entry, flags: Sequence[str]) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def _notes(found: Sequence[Entry]) -> list[str]:
     if machines:
         where = "; ".join(machines)
         notes.append(f"Machine: {where}" if len(machines) == 1 else f"Several machines: {where}")
-    commits = sorted({entry.run.commit for entry in found} - {""})
+    commits = sorted({_short_commit(entry.run.commit) for entry in found} - {""})
     if commits:
         notes.append(f"Commit: {', '.join(commits)}")
     if any(entry.run.protocol == "paper" for entry in found):
@@ -204,6 +207,11 @@ def _notes(found: Sequence[Entry]) -> list[str]:
             "its figures compare with no table of protocol strict"
         )
     return notes
+
+
+def _short_commit(commit: str) -> str:
+    """Twelve digits of a hash, and what is said after it."""
+    return re.sub(r"^([0-9a-f]{12})[0-9a-f]+", r"\1", commit)
 
 
 TIME_COLUMNS = (
@@ -215,10 +223,10 @@ TIME_COLUMNS = (
         field_column(title, key, lambda value: text.number(value, 3), help, sorts=True)
         for title, key, help in (
             ("first token p50, s", "first_token_p50", "from the prompt to the first id, by turn"),
-            ("p90", "first_token_p90", "of the first token"),
+            ("first token p90, s", "first_token_p90", ""),
             ("request p50, s", "latency_p50", "a whole request, all its turns"),
-            ("p90 ", "latency_p90", "of a request"),
-            ("p99", "latency_p99", "of a request"),
+            ("request p90, s", "latency_p90", ""),
+            ("request p99, s", "latency_p99", ""),
         )
     ),
     figure_column("decode tokens/s", "decode_tokens_per_second", 1, "without prefill"),

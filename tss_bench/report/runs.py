@@ -9,8 +9,9 @@ May import: the standard library, tss_bench.{types,domains,scoring} (layer L2 of
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
@@ -80,10 +81,15 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """The repeats of one run. `subset` is a mark where its rows are not all that others had."""
+    """The repeats of one run.
+
+    `subset` is a mark where its rows are not all that others had; `folder` names where its files
+    lie if the same configuration was run in another folder, too.
+    """
 
     runs: tuple[Run, ...]
     subset: str = ""
+    folder: str = ""
 
     @property
     def run(self) -> Run:
@@ -171,7 +177,18 @@ def entries(results: Iterable[ResultFile], notes: list[str]) -> tuple[Entry, ...
                 )
             repeats[run.repeat] = run
     whole = [Entry(tuple(found[key][n] for n in sorted(found[key]))) for key in found]
-    return tuple(sorted(_marked(whole), key=_order))
+    return tuple(sorted(_with_folders(_marked(whole)), key=_order))
+
+
+def _with_folders(marked: Sequence[Entry]) -> list[Entry]:
+    """The entries, those that only their folder tells apart with its name."""
+    times = Counter((*entry.section, *entry.run.setting[1:]) for entry in marked)
+    return [
+        replace(entry, folder=entry.run.place.removesuffix(f"/{entry.run.adapter}"))
+        if times[(*entry.section, *entry.run.setting[1:])] > 1
+        else entry
+        for entry in marked
+    ]
 
 
 def _marked(whole: Sequence[Entry]) -> list[Entry]:
@@ -184,8 +201,8 @@ def _marked(whole: Sequence[Entry]) -> list[Entry]:
     marked = []
     for entry, keys in zip(whole, rows, strict=True):
         best = most[(*entry.section, entry.run.task)]
-        mark = "other rows" if len(keys) == len(best) else f"{len(keys)} rows"
-        marked.append(Entry(entry.runs, "" if keys == best else mark))
+        mark = "other rows" if len(keys) == len(best) else f"{len(keys)} of {len(best)} rows"
+        marked.append(replace(entry, subset="" if keys == best else mark))
     return marked
 
 
