@@ -10,7 +10,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from tss_bench.scoring.pooled import Pair, ratio, request_pairs
+from tss_bench.scoring.pooled import PRIMARY_METRICS, Pair, ratio, request_pairs
 from tss_bench.scoring.statistics import (
     Interval,
     mean_interval,
@@ -19,8 +19,6 @@ from tss_bench.scoring.statistics import (
 )
 from tss_bench.types import GeneratedText, GenerationStats
 
-PRIMARY_METRICS = ("sentence_bleu", "rougeL", "f1", "acc")
-"""Metrics that are means over rows; a task's first one of these is its primary metric."""
 HUB, PLAIN = "hf_generate", "native_ar"
 
 MEAN = "mean"

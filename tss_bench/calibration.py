@@ -15,10 +15,9 @@ from torch.nn import functional as F
 
 from model_adapters.answering import Job as AnswerJob
 from model_adapters.base import SpeculativeLM
-from tss_bench.bench_report import PRIMARY_METRICS
 from tss_bench.domains import SkipController
 from tss_bench.harness import TaskRequests
-from tss_bench.scoring.pooled import request_pairs
+from tss_bench.scoring.pooled import PRIMARY_METRICS, request_pairs
 from tss_bench.search import Evaluation, Job, Limits
 from tss_bench.search.types import LossPair
 from tss_bench.types import GeneratedText, SkipSet

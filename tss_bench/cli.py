@@ -438,6 +438,32 @@ def export(args: argparse.Namespace) -> None:
     export_command.run(args)
 
 
+def _leaderboard_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench.report import command
+
+    command.add_leaderboard_arguments(parser)
+
+
+def leaderboard(args: argparse.Namespace) -> None:
+    """Tables and pictures of result files, see tss_bench.report."""
+    from tss_bench.report import command
+
+    command.leaderboard(args)
+
+
+def _audit_arguments(parser: argparse.ArgumentParser) -> None:
+    from tss_bench.report import command
+
+    command.add_audit_arguments(parser)
+
+
+def audit(args: argparse.Namespace) -> None:
+    """What speaks against the figures of result files, see tss_bench.report.audit."""
+    from tss_bench.report import command
+
+    command.print_audit(args)
+
+
 GROUPS = {
     "generate": "answer one prompt and show which ids were accepted drafts",
     "data": "evaluation data and training text",
@@ -445,6 +471,8 @@ GROUPS = {
     "search": "find the layers that each domain of a target can skip, on its calibration rows",
     "run": "native and sparse adapters side by side on the test rows, into lm-eval's result files",
     "spec-bench": "answer files of Spec-Bench",
+    "leaderboard": "tables, pictures and one HTML page of result files, those of plain lm_eval too",
+    "audit": "what speaks against the figures of result files",
     "bench": "measurements: speed, interleaved in one process, and what skipping layers costs",
     "train": "draft heads, draft trees and targets that tolerate skipping",
     "export": "write a target without its skipped layers as an ordinary Hugging Face checkpoint",
@@ -494,6 +522,8 @@ COMMANDS = (
         compare_spec_bench,
         _spec_bench_arguments,
     ),
+    Command("leaderboard", "", GROUPS["leaderboard"], leaderboard, _leaderboard_arguments),
+    Command("audit", "", GROUPS["audit"], audit, _audit_arguments),
     Command("bench", "engine", "our decoding against Hugging Face", bench_engine, _bench_arguments),
     Command(
         "bench",

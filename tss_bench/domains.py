@@ -130,7 +130,7 @@ class DomainMap:
 
     def require(self, model: str, num_layers: int) -> None:
         """Raises MapError unless this map is for that model and layer count."""
-        if not _same_model(self.model, model):
+        if not same_model(self.model, model):
             raise MapError(
                 f"domain map is for model {self.model}, but the target is {model}; give the map "
                 f"of this target, or leave domain_map out"
@@ -238,7 +238,7 @@ def find_packaged(model: str, drafter: str) -> tuple[str, DomainMap] | None:
         if "/" in name:
             continue
         found = DomainMap.load(name)
-        if _same_model(found.model, model) and found.drafter == drafter:
+        if same_model(found.model, model) and found.drafter == drafter:
             return name, found
     return None
 
@@ -337,7 +337,7 @@ def _locate(source: str) -> Path:
     raise MapError(f"no domain map {source}: neither a file nor a packaged map; {hint}")
 
 
-def _same_model(first: str, second: str) -> bool:
+def same_model(first: str, second: str) -> bool:
     """True for equal ids, and where one is the bare name of the other, as for a local directory."""
     first, second = first.lower(), second.lower()
     if first == second:

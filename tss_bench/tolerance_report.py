@@ -3,7 +3,7 @@
 Pure functions of recorded answers. The rule is that of the search (definitions.md): a set holds
 where metric and accept length keep 95 % of the dense values.
 
-May import: numpy, tabulate, tss_bench (layer L3 of the design).
+May import: tabulate, tss_bench (layer L3 of the design).
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from tabulate import tabulate
 
-from tss_bench.bench_report import PRIMARY_METRICS
-from tss_bench.scoring.pooled import Pair, ratio
+from tss_bench.scoring.pooled import PRIMARY_METRICS, Pair, ratio
 from tss_bench.scoring.statistics import (
-    CONFIDENCE,
-    RESAMPLES,
     Interval,
     Pairs,
+    difference_interval,
     paired_ratio_p_value,
     ratio_interval,
 )
@@ -105,31 +102,6 @@ def difference(first: Pairs, second: Pairs) -> dict[str, Any] | None:
         "p": p_value,
         "holds": keeps(after, before),
     }
-
-
-def difference_interval(
-    first: Pairs, second: Pairs, *, relative: bool, seed: int = 0, resamples: int = RESAMPLES
-) -> Interval | None:
-    """(low, high) of ratio(second) / ratio(first) - 1, or of their difference.
-
-    Each resample draws the same rows on both sides; one in which a denominator is zero is
-    dropped. Rows that are (0, 0) on both sides are left out first. None for fewer than two rows.
-    """
-    table = np.hstack([np.asarray(first, np.float64), np.asarray(second, np.float64)])
-    table = table[(table != 0).any(axis=1)]
-    rows = len(table)
-    if rows < 2:
-        return None
-    drawn = np.random.default_rng(seed).multinomial(rows, np.full(rows, 1 / rows), resamples)
-    above_1, below_1, above_2, below_2 = (drawn @ table).T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        before, after = above_1 / below_1, above_2 / below_2
-        values = after / before - 1 if relative else after - before
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return None
-    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

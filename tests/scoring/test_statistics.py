@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tss_bench.scoring.statistics import (
+    difference_interval,
     mean_interval,
     mean_ratio_interval,
     paired_p_value,
@@ -184,6 +187,23 @@ def test_ratio_p_value_of_degenerate_samples() -> None:
     assert paired_ratio_p_value(pairs[:1], [(1.0, 1.0)]) == 1.0
     assert paired_ratio_p_value([*pairs[:1], (0, 0)], [(1.0, 1.0), (0, 0)]) == 1.0
     assert paired_ratio_p_value(pairs, pairs) == 1.0
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_difference_interval_is_the_paired_percentile_interval_of_scipy(relative: bool) -> None:
+    generator = np.random.default_rng(5)
+    table = generator.integers(1, 9, size=(4, 64)).astype(float)
+
+    def change(a1: Any, b1: Any, a2: Any, b2: Any, axis: int) -> Any:
+        before, after = a1.sum(axis) / b1.sum(axis), a2.sum(axis) / b2.sum(axis)
+        return after / before - 1 if relative else after - before
+
+    expected = stats.bootstrap(
+        tuple(table), change, paired=True, method="percentile", n_resamples=20000, rng=generator
+    ).confidence_interval
+    first, second = (list(zip(*half, strict=True)) for half in (table[:2], table[2:]))
+    interval = difference_interval(first, second, relative=relative)
+    assert interval == pytest.approx((expected.low, expected.high), abs=0.015)
 
 
 def test_results_depend_on_the_seed_alone() -> None:

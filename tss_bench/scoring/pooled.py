@@ -25,6 +25,9 @@ POOLED_NAMES = (
     "verify_ms",
 )
 
+PRIMARY_METRICS = ("sentence_bleu", "rougeL", "f1", "acc")
+"""Metrics that are means over rows; a task's first one of these is its primary metric."""
+
 
 def request_pairs(stats: Iterable[GenerationStats]) -> dict[str, Pair]:
     """The (numerator, denominator) pair of each of `POOLED_NAMES` for one request.

@@ -154,6 +154,31 @@ def paired_ratio_p_value(
     return _two_sided(distribution, float(_ratio_difference(*columns)), len(table))
 
 
+def difference_interval(
+    first: Pairs, second: Pairs, *, relative: bool, seed: int = 0, resamples: int = RESAMPLES
+) -> Interval | None:
+    """(low, high) of ratio(second) / ratio(first) - 1, or of their difference.
+
+    Each resample draws the same rows on both sides; one in which a denominator is zero is
+    dropped. Rows that are (0, 0) on both sides are left out first. None for fewer than two rows.
+    """
+    table = np.hstack([np.asarray(first, np.float64), np.asarray(second, np.float64)])
+    table = table[(table != 0).any(axis=1)]
+    rows = len(table)
+    if rows < 2:
+        return None
+    drawn = np.random.default_rng(seed).multinomial(rows, np.full(rows, 1 / rows), resamples)
+    above_1, below_1, above_2, below_2 = (drawn @ table).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        before, after = above_1 / below_1, above_2 / below_2
+        values = after / before - 1 if relative else after - before
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
 def _distribution(
     columns: tuple[Array, ...], statistic: Callable[..., Any], seed: int, resamples: int
 ) -> Array:

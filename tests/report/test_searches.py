@@ -1,0 +1,184 @@
+"""Strategies and tolerances from maps and ledgers, beside the test rows; the published rows.
+
+May import: pytest, tss_bench, tests.report.helpers and the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.helpers import TASK, line, stats, write_run
+from tss_bench.domains import DomainConfig, DomainMap
+from tss_bench.report.board import Board
+from tss_bench.report.files import find
+from tss_bench.report.published import published_strategies, published_tables
+from tss_bench.report.searches import scores, strategy_tables, tolerance_tables
+from tss_bench.search import Evaluation
+from tss_bench.search.ledger import Fingerprint, Ledger
+from tss_bench.types import SkipSet
+
+FIGURES = {
+    (): (2.0, 0.5),
+    (0,): (1.0, 0.5),
+    (1,): (2.4, 0.48),
+    (2,): (1.96, 0.5),
+    (1, 2): (2.2, 0.5),
+    (1, 3): (3.0, 0.1),
+}
+"""A and M of each set on the two calibration rows."""
+
+
+def write_ledger(path: Path) -> None:
+    fingerprint = Fingerprint(
+        model={"id": "four-layers"},
+        drafter={"id": "eagle"},
+        data={"rows": 2, "task": TASK},
+        protocol="strict",
+        scope="verify",
+        versions={},
+    )
+    with Ledger(path, fingerprint, 4) as ledger:
+        ledger.note({"run": "x", "strategy": "tss_bfs"})
+        for layers, (accept, metric) in FIGURES.items():
+            skip = SkipSet.of(layers, 4)
+            pairs = ((accept * 10, 10), (accept * 20, 20))
+            ledger.append(Evaluation(skip, (0, 1), accept=pairs, metric=(metric, metric)))
+        # Known on one of the two prompts only: it has no figures.
+        ledger.append(Evaluation(SkipSet.of([3], 4), (0,), accept=((90, 10),), metric=(1.0,)))
+
+
+def write_map(path: Path, skip: list[int], strategy: str, **record: Any) -> None:
+    accept, metric = FIGURES[tuple(skip)]
+    told = {
+        "task": TASK,
+        "data": f"{TASK} (mini, calibration)",
+        "metric_name": "f1",
+        "strategy": strategy,
+        "dense": {"accept": 2.0, "metric": 0.5, "cost": 1.0},
+        "counts": {"evaluations": 6, "prompt_evaluations": 12},
+        **record,
+    }
+    DomainMap(
+        model="four-layers",
+        drafter="eagle",
+        num_layers=4,
+        domains={"qa": DomainConfig(SkipSet.of(skip, 4), accept, metric)},
+        provenance={"search": {"qa": told}},
+    ).save(path)
+
+
+def write_tests(folder: Path) -> None:
+    native = [line(n, {"f1": 0.4}, turns=[stats([2, 2])]) for n in range(4)]
+    sparse = [line(n, {"f1": 0.3}, turns=[stats([3, 3])]) for n in range(4)]
+    write_run(folder, "native_eagle", native)
+    write_run(folder, "tss_eagle", sparse, skip=[1, 2])
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    write_tests(tmp_path / "runs")
+    write_map(tmp_path / "maps" / "bfs.json", [1, 2], "tss_bfs", seconds=120)
+    write_map(tmp_path / "maps" / "none.json", [], "sleb", reason="dense kept: none is feasible")
+    write_ledger(tmp_path / "maps" / "bfs.ledger" / f"{TASK}.jsonl")
+    return Board(find([tmp_path]), resamples=99)
+
+
+def test_a_strategy_stands_with_its_calibration_and_its_test_figures(board: Board) -> None:
+    (table,) = strategy_tables(board)
+    assert table.title == "mini data, protocol strict"
+    rows = {record["strategy"]: record for record in table.records}
+    assert list(rows) == ["dense", "sleb", "tss_bfs"]
+    bfs = rows["tss_bfs"]
+    assert (bfs["skip"], bfs["evaluations"], bfs["seconds"]) == ("{1,2}", 6, 120)
+    assert bfs["accept_calibration_change"] == pytest.approx(0.1)
+    assert bfs["metric_calibration_change"] == 0.0
+    assert (bfs["accept_test"], bfs["metric_test"]) == (3.0, pytest.approx(0.3))
+    assert bfs["accept_test_change"] == pytest.approx(0.5)
+    assert bfs["metric_test_change"] == pytest.approx(-0.25)
+    dense = rows["dense"]
+    assert (dense["accept_calibration"], dense["accept_test"]) == (2.0, 2.0)
+    assert rows["sleb"]["note"] == "dense kept: none is feasible"
+    assert "0.50 (+0.0 %)" not in table.markdown()
+    assert "f1 0.500 (+0.0 %)" in table.markdown()
+
+
+def test_a_test_run_of_other_data_or_scope_is_no_test_of_a_search(tmp_path: Path) -> None:
+    lines = [line(0, {"f1": 0.3})]
+    write_run(tmp_path / "a", "tss_eagle", lines, skip=[1, 2], data="official")
+    write_run(tmp_path / "b", "tss_eagle", lines, skip=[1, 2], scope="all")
+    write_run(tmp_path / "c", "tss_eagle", lines, skip=[1, 2], split="calibration")
+    write_run(tmp_path / "d", "tss_token_recycling", lines, skip=[1, 2])
+    write_map(tmp_path / "map.json", [1, 2], "tss_bfs")
+    (table,) = strategy_tables(Board(find([tmp_path]), resamples=99))
+    assert [record["test_run"] for record in table.records] == [None, None]
+
+
+def test_scores_of_a_ledger_are_those_of_sets_known_on_every_row(board: Board) -> None:
+    dense, others = scores(board.inputs.ledgers[0])
+    assert dense is not None
+    assert (dense.accept, dense.metric, dense.cost) == (2.0, 0.5, 1.0)
+    found = {tuple(s.skip): (pytest.approx(s.accept), s.metric, s.cost) for s in others}
+    assert found == {
+        layers: (accept, metric, 1 - len(layers) / 4)
+        for layers, (accept, metric) in FIGURES.items()
+        if layers
+    }
+
+
+def test_each_tolerance_takes_the_cheapest_set_within_it(board: Board) -> None:
+    (table,) = tolerance_tables(board)
+    chosen = {record["tolerance"]: record["skip"] for record in table.records}
+    # {1,2} is cheapest within 5 % and within 0; +5 % of M no set has.
+    assert chosen == {0.05: "{1,2}", 0.0: "{1,2}", -0.05: "{}"}
+    assert [record["sets"] for record in table.records] == [5, 5, 5]
+    assert table.records[0]["accept_test"] == 3.0
+
+
+def test_a_ledger_is_read_without_its_lock(tmp_path: Path) -> None:
+    write_tests(tmp_path)
+    path = tmp_path / "search.jsonl"
+    write_ledger(path)
+    fingerprint = json.loads(path.read_text(encoding="utf-8").splitlines()[0])["parts"]
+    with Ledger(path, Fingerprint(**fingerprint), 4):
+        (ledger,) = find([tmp_path]).ledgers
+    assert len(ledger.table.sets()) == 7
+    path.write_text('{"ledger":9}\n', encoding="utf-8")
+    assert "ledger of another version" in find([tmp_path]).notes[0]
+
+
+def test_the_published_rows_stand_beside_the_same_model_and_drafter(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"model": "vicuna-7b-v1.3", "num_layers": 32}
+    for task in ("tss_nq_open", "specbench_qa", "specbench_translation"):
+        for adapter, skip in (("native_eagle", []), ("tss_eagle", [3])):
+            write_run(
+                tmp_path / task, adapter, [line(0, {"f1": 0.5})], task=task, skip=skip, **given
+            )
+    (table,) = published_tables(Board(find([tmp_path]), resamples=99))
+    assert table.title.endswith("(published, protocol paper, RTX 4090)")
+    assert [(row["domain"], row["task"]) for row in table.records] == [
+        ("translation", "specbench_translation"),
+        ("qa", "tss_nq_open"),
+    ]
+    row = table.records[0]
+    # shared/published.json: translation of Vicuna-7B with EAGLE.
+    assert (row["published_native_accept_len"], row["published_tss_accept_len"]) == (2.697, 4.528)
+    assert (row["published_native_metric"], row["published_tss_metric"]) == (0.1312, 0.2370)
+    assert row["published_tss_tokens_per_second"] == 127.26
+    assert (row["published_skip"], row["skip"], row["tss_accept_len"]) == ("{3,25,30}", "{3}", 2.0)
+    assert "2.70 → 4.53" in table.markdown()
+    write_tests(tmp_path / "other")
+    assert published_tables(Board(find([tmp_path / "other"]), resamples=99)) == []
+
+
+def test_the_published_strategies_are_shown_to_their_target_only() -> None:
+    (table,) = published_strategies([("lmsys/vicuna-7b-v1.3", "eagle")])
+    rows = {(row["domain"], row["strategy"]): row for row in table.records}
+    assert len(rows) == 12
+    assert rows["mmlu", "tss"]["skip"] == "{3,7,9,14,20}"
+    assert rows["translation", "sleb"]["evaluations"] == 114
+    assert rows["translation", "random"]["evaluations"] is None
+    assert published_strategies([("lmsys/vicuna-7b-v1.3", "samd"), ("other", "eagle")]) == []
