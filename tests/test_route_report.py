@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tss_bench.route_report import Routed, Timed, accuracy, by_domain, cost, cost_line, shown, table
-from tss_bench.types import GeneratedText, GenerationStats
+from tss_bench.types import GeneratedText, GenerationStats, SkipSet
 
 ROWS = [
     Routed("qa", "qa", "qa", True),
@@ -20,15 +20,18 @@ ROWS = [
 
 
 def test_shares_of_all_rows() -> None:
-    found = accuracy(ROWS, lambda domain, chosen: chosen in (domain, None))
+    sets = {"qa": SkipSet.dense(4), "nq_open": SkipSet.of([1], 4), "rag": SkipSet.of([2], 4)}
+    found = accuracy(ROWS, sets)
     shares = {name: one["share"] for name, one in found.items()}
     assert shares == {
         "right": 2 / 5,
         "right_kind": 3 / 5,
         "nearest_right": 3 / 5,
-        "right_set": 3 / 5,
         "dense": 1 / 5,
+        # The stranger is dense, and so is its domain.
+        "right_set": 3 / 5,
     }
+    assert "right_set" not in accuracy(ROWS, dict.fromkeys(sets, SkipSet.dense(4)))
     assert found["right"]["rows"] == 5
 
 

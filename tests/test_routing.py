@@ -72,25 +72,24 @@ def test_a_stranger_is_what_lies_beyond_the_threshold() -> None:
     assert Router(entries, 1, 0.0)(feature(0)).domain == "qa"
 
 
-def test_a_threshold_is_calibrated_by_other_rows_of_the_domain() -> None:
-    # qa: its nearest other row is 10, 10, 15 and 15 degrees away; rag: 2 and 2, with qa between.
+def test_a_threshold_is_calibrated_by_other_rows_of_the_same_domain() -> None:
     entries = index(("qa", 0), ("qa", 10), ("qa", 30), ("rag", 44), ("qa", 45), ("rag", 46))
-    found = Router(entries, 1).thresholds
-    nearest = [apart(10), apart(10), apart(15), apart(15)]
-    assert found["qa"] == pytest.approx(np.quantile(nearest, 0.95), abs=1e-6)
-    assert found["rag"] == pytest.approx(apart(2), abs=1e-6)
+    # From each entry to the nearest one of its domain, in order.
+    nearest = [apart(degrees) for degrees in (10, 10, 15, 2, 15, 2)]
+    expected = np.quantile(nearest, 0.9)
+    assert Router(entries, 1).threshold == pytest.approx(expected, abs=1e-6)
 
 
 def test_an_entry_of_the_same_row_calibrates_nothing() -> None:
     entries = index(("qa", 0), ("qa", 1), ("qa", 40), rows="aab")
     # 0 and 1 are one row: their nearest other row is at 40 and 39 degrees, that of 40 at 39.
-    expected = np.quantile([apart(40), apart(39), apart(39)], 0.95)
-    assert Router(entries, 1).thresholds["qa"] == pytest.approx(expected, abs=1e-6)
+    expected = np.quantile([apart(40), apart(39), apart(39)], 0.9)
+    assert Router(entries, 1).threshold == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_domain_of_one_row_takes_the_distances_of_all() -> None:
-    found = Router(index(("qa", 0), ("qa", 10), ("rag", 90)), 1).thresholds
-    assert found["rag"] == pytest.approx(apart(10), abs=1e-6)
+def test_a_domain_of_one_row_calibrates_nothing() -> None:
+    found = Router(index(("qa", 0), ("qa", 10), ("rag", 90)), 1).threshold
+    assert found == pytest.approx(apart(10), abs=1e-6)
     with pytest.raises(ValueError, match="no threshold can be calibrated; give router_threshold"):
         Router(index(("qa", 0), ("rag", 90)), 1)
 

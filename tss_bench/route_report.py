@@ -6,14 +6,14 @@ May import: tabulate, tss_bench.{scoring,types} (layer L3 of the design).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tabulate import tabulate
 
 from tss_bench.scoring.statistics import wilson_interval
-from tss_bench.types import GeneratedText
+from tss_bench.types import GeneratedText, SkipSet
 
 DENSE = "dense"
 SAME_KIND = (("qa", "nq_open"),)
@@ -42,10 +42,11 @@ class Timed:
     given: GeneratedText
 
 
-def accuracy(rows: Sequence[Routed], same_set: Callable[[str, str | None], bool]) -> dict[str, Any]:
+def accuracy(rows: Sequence[Routed], sets: Mapping[str, SkipSet]) -> dict[str, Any]:
     """Shares of all rows with 95 % Wilson intervals, by name.
 
-    `same_set` says whether a row of a domain gets its domain's set where it is routed.
+    `right_set` are the rows that get their domain's skip set, wherever they go: a share that
+    says nothing, and is left out, where `sets` are all dense.
     """
     kinds = {name: group[0] for group in SAME_KIND for name in group}
 
@@ -56,9 +57,13 @@ def accuracy(rows: Sequence[Routed], same_set: Callable[[str, str | None], bool]
         "right": sum(row.chosen == row.domain for row in rows),
         "right_kind": sum(kind(row.chosen) == kind(row.domain) for row in rows),
         "nearest_right": sum(row.nearest == row.domain for row in rows),
-        "right_set": sum(same_set(row.domain, row.chosen) for row in rows),
         "dense": sum(row.chosen is None for row in rows),
     }
+    if any(sets.values()):
+        layers = {name: frozenset(skip) for name, skip in sets.items()}
+        counts["right_set"] = sum(
+            layers[row.domain] == layers.get(row.chosen or DENSE, frozenset()) for row in rows
+        )
     return {name: _share(count, len(rows)) for name, count in counts.items()}
 
 

@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
     results = {}
     for form in dict.fromkeys(probe.form for probe in probes):
         routed = _route(index.of_form(form), [one for one in probes if one.form == form], router)
-        results[form] = {"domains": by_domain(routed), **_accuracy(routed, sets)}
+        results[form] = {"domains": by_domain(routed), **accuracy(routed, sets)}
         print(f"\n{_headline(form, results[form])}\n{table(results[form]['domains'])}", flush=True)
     found = cost(_time(adapter, router, _first_rows(tests.prompts, args.timed)))
     print(f"\n{cost_line(found)}")
@@ -171,23 +171,17 @@ def _route(index: RouterIndex, probes: Sequence[Probe], router: PromptRouter) ->
     return routed
 
 
-def _accuracy(rows: Sequence[Routed], sets: Mapping[str, SkipSet]) -> dict[str, Any]:
-    dense = SkipSet.dense(next(iter(sets.values())).num_layers)
-
-    def same_set(domain: str, chosen: str | None) -> bool:
-        return sets[domain] == (dense if chosen is None else sets[chosen])
-
-    return accuracy(rows, same_set)
-
-
 def _headline(form: str, found: Mapping[str, Any]) -> str:
     how = {CHAT: "with the chat template", PLAIN: "as plain text"}[form]
+    got = ""
+    if "right_set" in found:
+        got = f"; {shown(found['right_set'])} got the skip set of their domain"
     same = ", ".join(" and ".join(group) for group in SAME_KIND)
     return (
         f"{found['right']['rows']} test rows {how}: {shown(found['right'])} went to their domain "
         f"({shown(found['right_kind'])} with {same} as one, "
         f"{shown(found['nearest_right'])} before the threshold), {shown(found['dense'])} to "
-        f"dense; {shown(found['right_set'])} got the skip set of their domain"
+        f"dense{got}"
     )
 
 

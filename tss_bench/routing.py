@@ -29,8 +29,8 @@ Vector = NDArray[np.float32]
 NEIGHBOURS = 3
 """Neighbours that vote."""
 
-QUANTILE = 0.95
-"""Share of a domain's own prompts that its threshold lets pass."""
+QUANTILE = 0.9
+"""Share of the known prompts, each compared with other rows of its domain, within a threshold."""
 
 _SCHEMA = "1"
 _NAME = "features"
@@ -154,10 +154,9 @@ class Router:
     """Routes a prompt's feature [H] by the vote of its `neighbours` nearest entries, of one form.
 
     Of domains with as many votes, the one with the nearest entry wins, of entries as near the
-    first. `threshold` None: each domain's own, the `QUANTILE` of the distances from its entries
-    to the nearest entry of another row of it; a domain of one row takes that of all such
-    distances. Raises ValueError for more neighbours than entries, and where there is no
-    distance to calibrate a threshold by.
+    first. `threshold` None: the `QUANTILE` of the distances from each entry to the nearest one of
+    another row of its domain. Raises ValueError for more neighbours than entries, and where there
+    is no distance to calibrate a threshold by.
     """
 
     def __init__(
@@ -171,11 +170,7 @@ class Router:
         self._index = index
         self._neighbours = neighbours
         self._units = _unit(index.features)
-        self.thresholds = (
-            _calibrated(index, self._units)
-            if threshold is None
-            else dict.fromkeys(index.domains, threshold)
-        )
+        self.threshold = _calibrated(index, self._units) if threshold is None else threshold
 
     def __call__(self, feature: Vector) -> Route:
         """Raises ValueError for a feature of another width, or of no direction."""
@@ -188,7 +183,7 @@ class Router:
         votes = Counter(self._index.domains[place] for place in nearest)
         winner = votes.most_common(1)[0][0]
         first = next(place for place in nearest if self._index.domains[place] == winner)
-        return Route(winner, max(0.0, float(distances[first])), self.thresholds[winner])
+        return Route(winner, max(0.0, float(distances[first])), self.threshold)
 
 
 def _unit(features: Vector) -> Vector:
@@ -197,19 +192,15 @@ def _unit(features: Vector) -> Vector:
     return unit
 
 
-def _calibrated(index: RouterIndex, units: Vector) -> dict[str, float]:
-    """The threshold of each domain; see `Router`."""
+def _calibrated(index: RouterIndex, units: Vector) -> float:
+    """The threshold that the index gives by itself; see `Router`."""
     names, rows = np.array(index.domains), np.array(index.rows)
     others = (names[:, None] == names) & (rows[:, None] != rows)
     distances = np.where(others, 1 - units @ units.T, np.inf).min(axis=1)
-    known = np.isfinite(distances)
-    if not known.any():
+    known = distances[np.isfinite(distances)]
+    if not known.size:
         raise ValueError(
             "no domain of the router index has two rows, so no threshold can be calibrated; give "
             "router_threshold"
         )
-    return {
-        name: float(np.quantile(distances[own if own.any() else known], QUANTILE))
-        for name in dict.fromkeys(index.domains)
-        for own in [known & (names == name)]
-    }
+    return float(np.quantile(known, QUANTILE))
