@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tss_bench.report.board import Board, Change, answers
+from tss_bench.report.entries import Entry
 from tss_bench.report.main_table import identity
-from tss_bench.report.runs import Entry
 from tss_bench.report.samples import Sample
 from tss_bench.report.tables import Record
 
