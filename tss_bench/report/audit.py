@@ -156,7 +156,7 @@ def _ids_after_end(paper: Entry, strict: Entry) -> float | None:
 def _divergences(board: Board, entry: Entry) -> list[dict[str, Any]] | None:
     """Each request's first divergence from plain decoding; None where nothing can be compared."""
     plain = board.plain_of(entry)
-    sampled = float(dict(entry.run.arguments).get("temperature", 0)) != 0
+    sampled = entry.run.of_target.get("temperature", "0") not in ("0", "0.0")
     if plain is None or sampled or entry.run.protocol != "strict":
         return None
     found = []
