@@ -14,8 +14,8 @@ import pytest
 from tests.report.helpers import line, stats, write_run
 from tss_bench.report.audit import audit, distinct_2, longest_repeat
 from tss_bench.report.board import Board
+from tss_bench.report.entries import Entry
 from tss_bench.report.files import find
-from tss_bench.report.runs import Entry
 
 
 def board(folder: Path) -> Board:

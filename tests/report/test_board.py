@@ -14,8 +14,8 @@ from scipy.stats import bootstrap
 
 from tests.report.helpers import line, stats, write_run
 from tss_bench.report.board import Board
+from tss_bench.report.entries import Entry
 from tss_bench.report.files import find
-from tss_bench.report.runs import Entry
 
 RNG = np.random.default_rng(7)
 STEPS = RNG.integers(1, 6, size=(40, 2))
@@ -139,6 +139,8 @@ def test_plain_decoding_of_a_sparse_target_has_its_skip_set_and_scope(tmp_path: 
     write_run(tmp_path, "native_eagle", rows(0))
     write_run(tmp_path, "tss_eagle", rows(0), skip=[1])
     write_run(tmp_path / "other", "tss_token_recycling", rows(0), skip=[1], scope="all")
+    write_run(tmp_path / "float", "native_pld", rows(0), model_args={"dtype": "float32"})
+    write_run(tmp_path / "tree", "native_samd", rows(0), model_args={"total_token": "60"})
     board = Board(find([tmp_path]), resamples=99)
     plain = {
         entry.run.adapter: found.run.adapter if (found := board.plain_of(entry)) else None
@@ -150,4 +152,6 @@ def test_plain_decoding_of_a_sparse_target_has_its_skip_set_and_scope(tmp_path: 
         "native_eagle": "native_ar",
         "tss_eagle": "tss_ar",
         "tss_token_recycling": None,
+        "native_pld": None,
+        "native_samd": "native_ar",
     }

@@ -13,8 +13,8 @@ import pytest
 
 from tests.report.helpers import DATE, TASK, line, stats, write_run
 from tss_bench.report.board import Board
+from tss_bench.report.entries import Entry
 from tss_bench.report.files import find
-from tss_bench.report.runs import Entry
 
 
 def board(*paths: Path) -> Board:
@@ -58,7 +58,11 @@ def test_a_task_of_anyone_with_two_filters_is_read(tmp_path: Path) -> None:
     results = {
         "results": {},
         "configs": {"gsm8k": {"dataset_path": "openai/gsm8k", "test_split": "test"}},
-        "config": {"model": "hf", "model_args": "pretrained=some/model,dtype=float32"},
+        "config": {
+            "model": "hf",
+            "model_args": "pretrained=some/model,dtype=float32,max_gen_toks=9",
+            "gen_kwargs": {"max_gen_toks": 32},
+        },
         "model_name": "some/model",
     }
     (place / f"results_{DATE}.json").write_text(json.dumps(results), encoding="utf-8")
@@ -82,7 +86,7 @@ def test_a_task_of_anyone_with_two_filters_is_read(tmp_path: Path) -> None:
     assert (sample.texts, sample.references) == (("It is 2",), ("2",))
     assert entry.section == ("openai/gsm8k", "test", "not stated", "")
     assert (entry.run.adapter, entry.run.model) == ("hf", "some/model")
-    assert entry.run.arguments == (("dtype", "float32"),)
+    assert entry.run.arguments == (("dtype", "float32"), ("max_gen_toks", "32"))
     assert (entry.run.metric, entry.skip) == ("exact_match", None)
 
 
@@ -222,6 +226,14 @@ def test_a_folder_given_twice_counts_once_and_other_files_are_passed_over(tmp_pa
     found = board(tmp_path / "runs", tmp_path / "runs" / "native_eagle")
     assert only(found).run.place == "runs/native_eagle"
     assert found.notes == ("runs/notes.json is no JSON and was left out",)
+
+
+def test_arguments_tell_runs_of_one_folder_apart_and_name_no_place(tmp_path: Path) -> None:
+    for hour, draft in enumerate(("/home/someone/heads/first", "org/second")):
+        given = {"model_args": {"draft": draft, "skip_layers": [1]}}
+        write_run(tmp_path, "native_eagle", two(), date=f"2026-11-30T0{hour}-00-00", **given)
+    found = [entry.run.arguments for entry in board(tmp_path).entries]
+    assert found == [(("draft", "first"),), (("draft", "org/second"),)]
 
 
 def test_a_configuration_run_in_two_folders_is_two_rows_that_name_them(tmp_path: Path) -> None:

@@ -106,12 +106,15 @@ def test_a_strategy_stands_with_its_calibration_and_its_test_figures(board: Boar
     assert "f1 0.500 (+0.0 %)" in table.markdown()
 
 
-def test_a_test_run_of_other_data_or_scope_is_no_test_of_a_search(tmp_path: Path) -> None:
+def test_a_run_on_other_data_rows_or_scope_is_no_test_of_a_search(tmp_path: Path) -> None:
     lines = [line(0, {"f1": 0.3})]
     write_run(tmp_path / "a", "tss_eagle", lines, skip=[1, 2], data="official")
     write_run(tmp_path / "b", "tss_eagle", lines, skip=[1, 2], scope="all")
     write_run(tmp_path / "c", "tss_eagle", lines, skip=[1, 2], split="calibration")
     write_run(tmp_path / "d", "tss_token_recycling", lines, skip=[1, 2])
+    # One of the two rows that another run answered.
+    write_run(tmp_path / "e", "tss_eagle", [*lines, line(1, {"f1": 0.3})], skip=[3])
+    write_run(tmp_path / "f", "tss_eagle", lines, skip=[1, 2])
     write_map(tmp_path / "map.json", [1, 2], "tss_bfs")
     (table,) = strategy_tables(Board(find([tmp_path]), resamples=99))
     assert [record["test_run"] for record in table.records] == [None, None]

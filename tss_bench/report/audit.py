@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tss_bench.report.board import Board, Change, answers
+from tss_bench.report.entries import Entry
 from tss_bench.report.main_table import identity
-from tss_bench.report.runs import Entry
 from tss_bench.report.samples import Sample
 from tss_bench.report.tables import Record
 
@@ -156,7 +156,7 @@ def _ids_after_end(paper: Entry, strict: Entry) -> float | None:
 def _divergences(board: Board, entry: Entry) -> list[dict[str, Any]] | None:
     """Each request's first divergence from plain decoding; None where nothing can be compared."""
     plain = board.plain_of(entry)
-    sampled = float(dict(entry.run.arguments).get("temperature", 0)) != 0
+    sampled = entry.run.of_target.get("temperature", "0") not in ("0", "0.0")
     if plain is None or sampled or entry.run.protocol != "strict":
         return None
     found = []

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tss_bench.report.entries import Entry, entries
 from tss_bench.report.files import Inputs
-from tss_bench.report.runs import Entry, entries
 from tss_bench.report.samples import Sample
 from tss_bench.scoring.pooled import Pair, ratio
 from tss_bench.scoring.statistics import (
@@ -140,6 +140,7 @@ class Board:
             if other.run.drafter == "none"
             and other.run.protocol == entry.run.protocol
             and other.skip == entry.skip
+            and other.run.of_target == entry.run.of_target
             and (not entry.skip or other.run.scope == entry.run.scope)
         )
         return next(found, None)

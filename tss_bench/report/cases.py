@@ -15,8 +15,8 @@ from typing import Any
 
 from tss_bench.report import text
 from tss_bench.report.board import Board
+from tss_bench.report.entries import Entry
 from tss_bench.report.main_table import section_title
-from tss_bench.report.runs import Entry
 from tss_bench.report.samples import Sample
 from tss_bench.scoring.pooled import ratio
 

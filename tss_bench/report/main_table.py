@@ -13,7 +13,7 @@ import numpy as np
 
 from tss_bench.report import text
 from tss_bench.report.board import Board, Figure
-from tss_bench.report.runs import Entry
+from tss_bench.report.entries import Entry
 from tss_bench.report.tables import Column, Record, Table
 from tss_bench.scoring.pooled import ratio
 

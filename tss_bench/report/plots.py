@@ -19,8 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from tss_bench.report.entries import Entry
 from tss_bench.report.main_table import identity, method
-from tss_bench.report.runs import Entry
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 PLAIN_COLOR = "0.5"
@@ -112,7 +112,9 @@ def colors_of(labels: Iterable[tuple[Entry, str]]) -> dict[str, str]:
 
 def add_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None:
     """One legend above all panels, as many entries in a row as its width takes."""
-    columns = max(2, int(figure.get_figwidth() // 1.9))
+    # Inches of one entry: its key and gap, and about as much a letter.
+    widest = 0.6 + 0.075 * max(map(len, names))
+    columns = max(1, int(figure.get_figwidth() / widest))
     figure.legend(handles, names, loc="outside upper center", ncols=min(len(names), columns))
 
 

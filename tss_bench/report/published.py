@@ -15,8 +15,8 @@ from typing import Any
 from tss_bench.domains import MAPS_DIR, DomainMap, packaged_maps, same_model
 from tss_bench.report import text
 from tss_bench.report.board import Board
+from tss_bench.report.entries import Entry
 from tss_bench.report.main_table import SKIP, field_column, section_title
-from tss_bench.report.runs import Entry
 from tss_bench.report.tables import Column, Record, Table
 
 MARK = "published, protocol paper, RTX 4090"

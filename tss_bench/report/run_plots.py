@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from tss_bench.report import text
 from tss_bench.report.board import Board, Figure
+from tss_bench.report.entries import Entry
 from tss_bench.report.main_table import section_title
 from tss_bench.report.plots import (
     Plot,
@@ -24,7 +25,6 @@ from tss_bench.report.plots import (
     name_tasks,
     series_of,
 )
-from tss_bench.report.runs import Entry
 
 _LONGEST_STEP = 12
 

@@ -1,7 +1,6 @@
-"""Runs and entries: the requests of one adapter on one task, and all repeats of that together.
+"""A run: one samples file of lm-eval, with what its results file says of it.
 
-A `Run` is one samples file with what its results file says of it. An `Entry` is what a table
-shows as one row: the same configuration on the same task, written into the same folder.
+Files of `tss-bench run` say more than those of plain lm-eval; what is not said is not guessed.
 
 May import: the standard library, tss_bench.{types,domains,scoring} (layer L2 of the design).
 """
@@ -9,14 +8,12 @@ May import: the standard library, tss_bench.{types,domains,scoring} (layer L2 of
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from tss_bench.domains import DOMAINS, domain_of
+from tss_bench.domains import domain_of
 from tss_bench.report.files import ResultFile
 from tss_bench.report.samples import (
     UNSTATED,
@@ -26,12 +23,16 @@ from tss_bench.report.samples import (
     whole_numbers,
     with_filter,
 )
-from tss_bench.scoring.pooled import PRIMARY_METRICS, Pair
+from tss_bench.scoring.pooled import PRIMARY_METRICS
 
-_IN_ROW = frozenset(
-    {"pretrained", "skip_layers", "domain_map", "scope", "protocol", "draft", "device"}
+_IN_ROW = frozenset({"pretrained", "skip_layers", "domain_map", "scope", "protocol"})
+"""Model arguments that a row shows elsewhere."""
+
+_OF_TARGET = frozenset(
+    {"dtype", "revision", "chat_template", "max_length", "max_gen_toks", "until", "on_overflow"}
+    | {"temperature", "do_sample", "seed"}
 )
-"""Model arguments that a row shows elsewhere, or that are the same for a pair."""
+"""Arguments that change an answer whatever drafts it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,11 @@ class Run:
     peak_memory_bytes: int | None = None
 
     @property
+    def of_target(self) -> dict[str, str]:
+        """The arguments that an answer depends on whatever the drafter is."""
+        return {name: value for name, value in self.arguments if name in _OF_TARGET}
+
+    @property
     def session(self) -> str:
         return PurePosixPath(self.place).parent.as_posix()
 
@@ -77,74 +83,6 @@ class Run:
             *(self.task, self.data, self.split, self.protocol),
             *(self.adapter, self.model, self.scope, self.skips, self.arguments),
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """The repeats of one run.
-
-    `subset` is a mark where its rows are not all that others had; `folder` names where its files
-    lie if the same configuration was run in another folder, too.
-    """
-
-    runs: tuple[Run, ...]
-    subset: str = ""
-    folder: str = ""
-
-    @property
-    def run(self) -> Run:
-        return self.runs[0]
-
-    @property
-    def section(self) -> tuple[str, str, str, str]:
-        """Entries are ranked only with those of the same data, split, protocol and rows."""
-        return (self.run.data, self.run.split, self.run.protocol, self.subset)
-
-    @property
-    def sparse(self) -> bool:
-        """Whether the adapter is one that may skip blocks, whatever it skipped here."""
-        return self.run.adapter.startswith("tss_")
-
-    @property
-    def skip(self) -> tuple[int, ...] | None:
-        """The one skip set of the entry; None where it used several or did not record it."""
-        skips = self.run.skips
-        return skips[0] if skips is not None and len(skips) == 1 else None
-
-    @property
-    def sparsity(self) -> float | None:
-        layers = self.run.num_layers
-        return None if self.skip is None or not layers else len(self.skip) / layers
-
-    @cached_property
-    def rows(self) -> dict[str, tuple[Sample, ...]]:
-        """The answered requests by key, one a repeat, in the order of the keys."""
-        found: dict[str, list[Sample]] = {}
-        for run in self.runs:
-            for sample in run.samples:
-                if sample.failed is None:
-                    found.setdefault(sample.key, []).append(sample)
-        return {key: tuple(found[key]) for key in sorted(found)}
-
-    @property
-    def failed(self) -> int:
-        return sum(sample.failed is not None for run in self.runs for sample in run.samples)
-
-    def pairs(self, name: str, keys: Iterable[str] | None = None) -> list[Pair]:
-        """The (numerator, denominator) of each row, repeats added up; (0, 0) where it has none.
-
-        `name` is a pooled figure, or `metric`: the row's value over 1 (the mean of its repeats).
-        """
-        rows = self.rows.keys() if keys is None else keys
-        return [self._pair(name, self.rows[key]) for key in rows]
-
-    def _pair(self, name: str, samples: Sequence[Sample]) -> Pair:
-        if name != "metric":
-            found = [sample.pairs[name] for sample in samples if name in sample.pairs]
-            return sum(a for a, _ in found) + 0.0, sum(b for _, b in found) + 0.0
-        metric = self.run.metric or ""
-        values = [sample.metrics[metric] for sample in samples if metric in sample.metrics]
-        return (sum(values) / len(values), 1.0) if values else (0.0, 0.0)
 
 
 def read_runs(result: ResultFile, notes: list[str]) -> list[Run]:
@@ -160,60 +98,6 @@ def read_runs(result: ResultFile, notes: list[str]) -> list[Run]:
                 f"({type(error).__name__}: {error})"
             ) from None
     return runs
-
-
-def entries(results: Iterable[ResultFile], notes: list[str]) -> tuple[Entry, ...]:
-    """All entries, ordered by task, model and adapter; `notes` gets what was left out."""
-    found: dict[tuple[Any, ...], dict[int, Run]] = {}
-    for result in results:
-        for run in read_runs(result, notes):
-            repeats = found.setdefault(run.setting, {})
-            other = repeats.get(run.repeat)
-            if other is not None:
-                older, run = sorted((other, run), key=lambda each: each.date)
-                notes.append(
-                    f"{run.place}: {run.adapter} on {run.task} was run again; the results of "
-                    f"{older.date} are left out"
-                )
-            repeats[run.repeat] = run
-    whole = [Entry(tuple(found[key][n] for n in sorted(found[key]))) for key in found]
-    return tuple(sorted(_with_folders(_marked(whole)), key=_order))
-
-
-def _with_folders(marked: Sequence[Entry]) -> list[Entry]:
-    """The entries, those that only their folder tells apart with its name."""
-    times = Counter((*entry.section, *entry.run.setting[1:]) for entry in marked)
-    return [
-        replace(entry, folder=entry.run.place.removesuffix(f"/{entry.run.adapter}"))
-        if times[(*entry.section, *entry.run.setting[1:])] > 1
-        else entry
-        for entry in marked
-    ]
-
-
-def _marked(whole: Sequence[Entry]) -> list[Entry]:
-    """The entries with a mark where their rows differ from the most that the task was run on."""
-    rows = [frozenset(sample.key for sample in entry.run.samples) for entry in whole]
-    most: dict[tuple[str, ...], frozenset[str]] = {}
-    for entry, keys in zip(whole, rows, strict=True):
-        best = most.get((*entry.section, entry.run.task), frozenset())
-        most[(*entry.section, entry.run.task)] = max(best, keys, key=lambda k: (len(k), sorted(k)))
-    marked = []
-    for entry, keys in zip(whole, rows, strict=True):
-        best = most[(*entry.section, entry.run.task)]
-        mark = "other rows" if len(keys) == len(best) else f"{len(keys)} of {len(best)} rows"
-        marked.append(replace(entry, subset="" if keys == best else mark))
-    return marked
-
-
-def _order(entry: Entry) -> tuple[Any, ...]:
-    run = entry.run
-    place = DOMAINS.index(run.domain) if run.domain in DOMAINS else len(DOMAINS)
-    drafts = run.drafter not in ("", "none")
-    return (
-        *(place, run.task, run.model, drafts, run.drafter, entry.sparse, run.adapter),
-        *(run.skips or (), run.scope, run.arguments, run.place),
-    )
 
 
 def _samples(result: ResultFile, task: str, notes: list[str]) -> tuple[Sample, ...]:
@@ -258,14 +142,16 @@ def _run(result: ResultFile, task: str, samples: tuple[Sample, ...]) -> Run:
         date=result.date,
         adapter=adapter,
         native=_native(adapter, told),
-        model=str(told.get("model") or result.data.get("model_name") or UNSTATED),
+        model=_shown(told.get("model") or result.data.get("model_name") or UNSTATED),
         drafter=str(told.get("drafter") or ""),
         task=task,
         domain=_domain(task, samples),
         scope=_scope(samples, told),
         num_layers=int(told.get("num_layers") or 0) or None,
         skips=_skips(task, adapter, samples, told),
-        arguments=_arguments(ours.get("model_args", config.get("model_args"))),
+        arguments=_arguments(
+            ours.get("model_args", config.get("model_args")), config.get("gen_kwargs")
+        ),
         metric=primary(samples, PRIMARY_METRICS),
         samples=samples,
         repeat=int(told.get("repeat") or 0),
@@ -329,17 +215,26 @@ def _domain(task: str, samples: Sequence[Sample]) -> str:
     return domain_of(task) or (named.pop() if len(named) == 1 else None) or task
 
 
-def _arguments(given: Any) -> tuple[tuple[str, str], ...]:
-    """Model arguments that tell two rows of one adapter apart, as sorted (name, text)."""
-    if isinstance(given, str):
-        pieces = re.split(r",(?![^\[]*\])", given)
-        given = dict(piece.split("=", 1) for piece in pieces if "=" in piece)
-    shown = {str(k): _shown(v) for k, v in _mapping(given).items() if k not in _IN_ROW}
+def _arguments(model: Any, generation: Any) -> tuple[tuple[str, str], ...]:
+    """Arguments that tell two rows of one adapter apart, as sorted (name, text).
+
+    `--gen_kwargs` win over model arguments of the same name, as they do in a run.
+    """
+    shown: dict[str, str] = {}
+    for given in (model, generation):
+        if isinstance(given, str):
+            pieces = re.split(r",(?![^\[]*\])", given)
+            given = dict(piece.split("=", 1) for piece in pieces if "=" in piece)
+        shown |= {str(k): _shown(v) for k, v in _mapping(given).items() if k not in _IN_ROW}
     return tuple(sorted(shown.items()))
 
 
 def _shown(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+    """A value as text; of a path on this machine its last part."""
+    if isinstance(value, list):
+        return "+".join(map(str, value))
+    text = str(value)
+    return PurePosixPath(text).name if text.startswith(("/", "~", ".")) else text
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 from tss_bench.domains import DomainMap, same_model
 from tss_bench.report import text
 from tss_bench.report.board import Board
+from tss_bench.report.entries import Entry
 from tss_bench.report.files import LedgerFile
 from tss_bench.report.main_table import (
     MODEL,
@@ -26,7 +27,6 @@ from tss_bench.report.main_table import (
     figure_column,
     spread,
 )
-from tss_bench.report.runs import Entry
 from tss_bench.report.tables import Column, Record, Table
 from tss_bench.search import Rules, Score
 from tss_bench.search.rules import choose
