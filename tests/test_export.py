@@ -169,11 +169,28 @@ def test_a_wrong_command_line(source: Path, tmp_path: Path, words: list[str]) ->
 
 
 @pytest.mark.slow
-def test_the_default_target_with_its_lora_is_exported(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert cli.main(["export", "--skip", "3,10,25", "--dtype", "bfloat16", "--out", str(out)]) == 0
+def test_a_packaged_lora_is_exported_with_its_base(tmp_path: Path) -> None:
+    lora, out = "smollm2-135m-layerdrop", tmp_path / "out"
+    assert (
+        cli.main(
+            [
+                "export",
+                "--pretrained",
+                lora,
+                "--skip",
+                "3,10,25",
+                "--dtype",
+                "bfloat16",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     record = json.loads((out / PROVENANCE).read_text(encoding="utf-8"))
-    assert (record["model"], record["base"]) == ("smollm2-135m-layerdrop", "smollm2-135m-instruct")
+    assert (record["model"], record["base"]) == (lora, "smollm2-135m-instruct")
     request = make_request(make_row("a", "Name three colours."), max_gen_toks=8)
-    sparse = TssAR(skip_layers="3+10+25", scope="all", device="cpu").generate_until([request], True)
+    sparse = TssAR(
+        pretrained=lora, skip_layers="3+10+25", scope="all", device="cpu"
+    ).generate_until([request], True)
     assert NativeAR(pretrained=str(out), device="cpu").generate_until([request], True) == sparse

@@ -319,7 +319,7 @@ def test_the_command_is_there_with_the_defaults_of_the_packaged_maps(
     (args,) = seen
     assert args.adapters == "tss_eagle,tss_token_recycling"
     assert args.strategies == "tss_beam,tss_bfs"
-    assert args.pretrained == "smollm2-135m-layerdrop"
+    assert args.pretrained == "smollm2-135m-instruct"
     assert args.tasks.split(",") == [
         "specbench_summarization",
         "specbench_rag",

@@ -152,7 +152,7 @@ def plan_maps(args: argparse.Namespace) -> list[MapPlan]:
 
 
 def map_name(adapter: SpeculativeLM) -> str:
-    """Model and drafter, as the packaged maps are called: `smollm2-135m-layerdrop-eagle`."""
+    """Model and drafter, as the packaged maps are called: `smollm2-135m-instruct-eagle`."""
     drafter = adapter.name.removeprefix("tss_").replace("_", "-")
     return f"{adapter.info.id.replace('/', '__')}-{drafter}"
 

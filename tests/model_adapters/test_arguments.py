@@ -58,7 +58,7 @@ def test_a_piece_without_a_value_is_named() -> None:
 def test_defaults_are_the_documented_ones() -> None:
     read = read_arguments("tss_eagle", {}, ALL)
     assert read == Arguments()
-    assert read.pretrained == "smollm2-135m-layerdrop"
+    assert read.pretrained == "smollm2-135m-instruct"
     assert (read.dtype, read.draft, read.protocol) == ("bfloat16", "auto", "strict")
     assert (read.on_overflow, read.temperature, read.batch_size) == ("flag", 0.0, 1)
 

@@ -85,13 +85,13 @@ def test_a_map_that_is_not_there() -> None:
 
 def test_a_map_of_another_model() -> None:
     line = last_line(TssAR, domain_map="published/vicuna-7b-v1.3-eagle")
-    expect(line, "lmsys/vicuna-7b-v1.3", "smollm2-135m-layerdrop")
+    expect(line, "lmsys/vicuna-7b-v1.3", "smollm2-135m-instruct")
 
 
 def test_a_map_of_another_layer_count(tmp_path: Path) -> None:
     path = tmp_path / "map.json"
     config = DomainConfig(SkipSet.of([3], 32))
-    DomainMap("smollm2-135m-layerdrop", "none", 32, domains={"qa": config}).save(path)
+    DomainMap("smollm2-135m-instruct", "none", 32, domains={"qa": config}).save(path)
     expect(last_line(TssAR, domain_map=str(path)), "has 32 layers", "has 30")
 
 

@@ -15,7 +15,7 @@ from tss_bench.domains import DomainConfig, DomainMap
 from tss_bench.types import Scope, SkipSet
 from tss_bench.weights import ModelInfo
 
-DEFAULT = ModelInfo("smollm2-135m-layerdrop", 30, "r", True, "llama", 576, 49152, 8192)
+DEFAULT = ModelInfo("smollm2-135m-instruct", 30, "r", True, "llama", 576, 49152, 8192)
 OTHER = ModelInfo("org/four", 4, "r", True, "llama", 32, 48, 64)
 
 
@@ -75,14 +75,14 @@ def test_a_map_used_otherwise_than_it_was_found_says_so(
 
 
 def test_a_map_of_another_model_is_refused(map_path: str) -> None:
-    with pytest.raises(AdapterError, match=r"org/four.*smollm2-135m-layerdrop"):
+    with pytest.raises(AdapterError, match=r"org/four.*smollm2-135m-instruct"):
         sparse_plan(Arguments(domain_map=map_path), DEFAULT, "eagle")
 
 
 @pytest.mark.parametrize("drafter", ["eagle", "token_recycling", "none"])
 def test_the_default_model_uses_the_packaged_map_of_the_pair(drafter: str) -> None:
     plan = sparse_plan(Arguments(), DEFAULT, drafter)
-    assert plan.source.startswith("packaged map smollm2-135m-layerdrop-")
+    assert plan.source.startswith("packaged map smollm2-135m-instruct-")
     why = plan.controller.choose("specbench_translation").why
     assert why == f"domain translation in {plan.source}"
     assert plan.notes == ()

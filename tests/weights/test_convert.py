@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from tss_bench.weights.convert import convert_gguf, packaged_model_dir
-from tss_bench.weights.default_models import DEFAULT_BASE, PACKAGED_MODELS, PackagedModel, Part
+from tss_bench.weights.default_models import DEFAULT_MODEL, PACKAGED_MODELS, PackagedModel, Part
 from tss_bench.weights.loading import load_model
 
 
@@ -98,7 +98,7 @@ def test_damaged_download_leaves_no_model(tiny_gguf, make_wheel, cache):
 
 @pytest.mark.slow
 def test_default_model_answers_in_chat_form():
-    model, tokenizer, info = load_model(DEFAULT_BASE, dtype="float32")
+    model, tokenizer, info = load_model(DEFAULT_MODEL, dtype="float32")
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert (info.num_layers, info.model_type) == (len(model.model.layers), model.config.model_type)
     sizes = (info.hidden_size, info.vocab_size, info.context_length)

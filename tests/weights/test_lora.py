@@ -18,7 +18,7 @@ from model_adapters.adapters import NativeAR
 from model_adapters.arguments import Arguments
 from model_adapters.loaded import load
 from tss_bench.weights import (
-    DEFAULT_BASE,
+    DEFAULT_MODEL,
     PACKAGED_MODELS,
     WeightsUnavailable,
     describe,
@@ -206,8 +206,8 @@ def test_the_fingerprint_is_of_its_own_two_files(make_lora):
 
 
 def test_describing_one_on_a_packaged_base_fetches_nothing(make_lora, no_index, cache):
-    directory = make_lora(base=DEFAULT_BASE)
-    assert describe(str(directory)).num_layers == describe(DEFAULT_BASE).num_layers
+    directory = make_lora(base=DEFAULT_MODEL)
+    assert describe(str(directory)).num_layers == describe(DEFAULT_MODEL).num_layers
     assert not cache.exists()
 
 
@@ -233,10 +233,10 @@ def test_a_packaged_name(packaged):
 
 
 def test_a_packaged_name_is_listed_and_suggested(packaged):
-    assert packaged_names() == (DEFAULT_BASE, "gemma-3-270m", "tiny-layerdrop")
+    assert packaged_names() == (DEFAULT_MODEL, "gemma-3-270m", "tiny-layerdrop")
     with pytest.raises(ValueError, match="did you mean 'tiny-layerdrop'") as caught:
         describe("tiny-layerdorp")
-    assert f"{DEFAULT_BASE}, gemma-3-270m, tiny-layerdrop;" in str(caught.value)
+    assert f"{DEFAULT_MODEL}, gemma-3-270m, tiny-layerdrop;" in str(caught.value)
 
 
 def test_what_is_no_packaged_lora(packaged, tmp_path, monkeypatch):
@@ -348,7 +348,7 @@ def test_a_base_that_is_out_of_reach(make_lora, monkeypatch, tmp_path):
 
 
 def test_a_revision_of_a_base_that_has_none(make_lora):
-    directory = make_lora(base=DEFAULT_BASE)
+    directory = make_lora(base=DEFAULT_MODEL)
     edit(directory, revision="abc")
     assert "only models on the hub have revisions" in refusal(directory)
 

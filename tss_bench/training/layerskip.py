@@ -48,7 +48,7 @@ from tss_bench.training.records import (
     source_commit,
 )
 from tss_bench.training.self_generation import add_recipe_arguments, features_path
-from tss_bench.weights import DEFAULT_BASE, PACKAGED_MODELS, ModelInfo, describe, load_model
+from tss_bench.weights import DEFAULT_MODEL, PACKAGED_MODELS, ModelInfo, describe, load_model
 from tss_bench.weights.loading import resolve_device
 
 ADAPTER, MODEL, PROVENANCE, CURVES = "adapter", "model", "provenance.json", "curves.svg"
@@ -84,7 +84,7 @@ _HELP = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `tss-bench train layerskip`."""
-    parser.add_argument("--pretrained", default=DEFAULT_BASE, help="the model to start from")
+    parser.add_argument("--pretrained", default=DEFAULT_MODEL, help="the model to start from")
     parser.add_argument("--out", type=Path, help="directory of the run")
     add_data_argument(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")

@@ -4,7 +4,7 @@ May import: tss_bench.weights.
 """
 
 from tss_bench.weights.cache import WeightsUnavailable
-from tss_bench.weights.default_models import DEFAULT_BASE, DEFAULT_MODEL, PACKAGED_MODELS
+from tss_bench.weights.default_models import DEFAULT_MODEL, PACKAGED_MODELS
 from tss_bench.weights.eagle import (
     check_eagle_head,
     eagle_notes,
@@ -22,7 +22,6 @@ from tss_bench.weights.tokenizers import (
 )
 
 __all__ = [
-    "DEFAULT_BASE",
     "DEFAULT_MODEL",
     "DTYPES",
     "PACKAGED_MODELS",

