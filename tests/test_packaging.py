@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from model_adapters.adapters import ADAPTERS
+
 ROOT = Path(__file__).resolve().parent.parent
 START_UP = ROOT / "tss_bench_autoload.pth"
 
@@ -360,7 +362,16 @@ def test_the_installed_lm_eval_gets_the_models(tmp_path: Path) -> None:
 
 def test_every_declared_model_is_a_class_under_its_name() -> None:
     models = _project()["entry-points"]["lm_eval.models"]
-    drafters = "ar eagle token_recycling samd prompt_lookup draft_model layerskip".split()
+    assert set(models) == set(ADAPTERS)
+    drafters = [
+        "ar",
+        "eagle",
+        "token_recycling",
+        "samd",
+        "prompt_lookup",
+        "draft_model",
+        "layerskip",
+    ]
     paired = {f"{kind}_{drafter}" for kind in ("native", "tss") for drafter in drafters}
     assert set(models) == paired | {"early_exit"}
     for target in models.values():

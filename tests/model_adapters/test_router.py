@@ -141,9 +141,9 @@ def test_the_prompt_is_read_once_more_under_scope_all_alone(
     seen: list[list[int]] = []
     prefill = lm.target.prefill
 
-    def noted(ids: Any, cache: Any, skip: SkipSet) -> Any:
+    def noted(ids: Any, cache: Any, skip: SkipSet, *others: Any) -> Any:
         seen.append(list(skip))
-        return prefill(ids, cache, skip)
+        return prefill(ids, cache, skip, *others)
 
     monkeypatch.setattr(lm.target, "prefill", noted)
     config = lm.answer(job).config
