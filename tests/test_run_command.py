@@ -28,10 +28,12 @@ from tss_bench import cli, harness, run_command, run_plan
 from tss_bench.answer_records import digest
 from tss_bench.domains import DomainConfig, DomainMap
 from tss_bench.report.spec_bench import compare, read_answers
+from tss_bench.run_choices import routes, skip_sets
 from tss_bench.run_divergences import _comparable, plain_of
 from tss_bench.run_files import _unless_failed
+from tss_bench.run_records import Record
 from tss_bench.task_paths import task_directory
-from tss_bench.types import SkipSet
+from tss_bench.types import GeneratedText, SkipSet
 
 NATIVE, SPARSE = "native_token_recycling", "tss_token_recycling"
 TRANSLATION, MT_BENCH, MMLU = "specbench_translation", "specbench_mt_bench", "tss_mmlu"
@@ -539,8 +541,25 @@ def test_a_routed_run_is_written_from_its_answers(
     assert "router" not in results(tmp_path / "out", NATIVE)["tss_bench"]
 
 
+def test_the_sets_of_a_routed_task_are_listed_with_their_requests() -> None:
+    def record(skip: list[int], domain: str | None, why: str) -> Record:
+        config = {"skip": skip, "domain": domain, "why": f"router: {why}"}
+        return Record(GeneratedText("", (), ("",), config, ((),)), None, 0)
+
+    near, far = record([2], "qa", "nearest qa, 0"), record([2], "qa", "nearest qa, 1")
+    dense, failed = record([], None, "dense"), Record(None, "ValueError: no", 0)
+    assert skip_sets([near, dense, far, failed], None) == [
+        {"skip": [2], "domain": "qa", "why": None, "requests": 2},
+        {"skip": [], "domain": None, "why": "router: dense", "requests": 1},
+    ]
+    assert skip_sets([failed], None) == []
+    assert routes({"x": [near, dense, far, failed], "y": [failed]}) == {
+        "x": {"qa": {"skip": [2], "requests": 2}, "dense": {"skip": [], "requests": 1}}
+    }
+
+
 def test_other_data_of_the_router_are_other_settings(
-    routed: str, monkeypatch: pytest.MonkeyPatch
+    routed: str,
 ) -> None:
     adapter = harness.prepare_adapters([SPARSE], routed)[SPARSE]
     assert set(run_plan._settings(adapter)["router_data"]) == {"qa", "rag"}
@@ -576,10 +595,11 @@ def test_what_leaves_plain_decoding_is_told_with_its_logit_gap(
 
 
 def test_only_greedy_strict_answers_of_one_target_have_to_be_equal(
-    arguments: str, monkeypatch: pytest.MonkeyPatch
+    arguments: str,
 ) -> None:
     def plain(names: list[str], more: str = "") -> str | None:
-        return plain_of(harness.prepare_adapters(names, arguments + more), names[-1])
+        given = arguments.partition(",skip_layers=")[0]
+        return plain_of(harness.prepare_adapters(names, given + more), names[-1])
 
     assert plain(["native_ar", NATIVE]) == "native_ar"
     assert plain(["tss_ar", SPARSE]) == "tss_ar"
