@@ -59,15 +59,17 @@ def divergences(
     {"against", "turn", "position", "gap", "rounding"}, see `Divergence`; None for equal answers
     and for those that need not be equal: sampled, failed, of another protocol or skip set.
     """
-    found: list[dict[str, Any] | None] = []
+    found: list[dict[str, Any] | None] = [None] * len(own)
     jobs: list[Job] = []
     for place, (one, two) in enumerate(zip(own, others, strict=True)):
-        told = None
-        if one.answer and two.answer and _comparable(one.answer.config, two.answer.config):
+        first, second = one.answer, two.answer
+        # An answer may be the empty text, which is false.
+        if first is None or second is None or first.ids == second.ids:
+            continue
+        if _comparable(first.config, second.config):
             jobs = jobs or plain.jobs(task.requests)
             if jobs[place].options.temperature == 0.0:
-                told = _told(plain, jobs[place], one.answer, two.answer)
-        found.append(told)
+                found[place] = _told(plain, jobs[place], first, second)
     return found
 
 
