@@ -15,7 +15,9 @@ import torch
 from tests import tiny
 from tests.model_adapters.conftest import TEMPLATE, save_model
 from tss_bench import bench, bench_domains
+from tss_bench.domains import DomainConfig, DomainMap
 from tss_bench.harness import TaskRequests, prepare_adapters
+from tss_bench.types import SkipSet
 
 
 @pytest.fixture(scope="module")
@@ -287,6 +289,48 @@ def test_an_all_dense_map_is_the_dense_target(model_dir: Path) -> None:
     text = f"pretrained={model_dir},skip_layers=dense"
     native, sparse = prepare_adapters(["native_ar", "tss_ar"], text).values()
     assert bench._target_of(native) == bench._target_of(sparse)
+
+
+@pytest.mark.usefixtures("no_loading")
+def test_lossless_leaves_the_lossy_members_of_a_group_out(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def before_loading(adapters: Any) -> None:
+        seen.update(adapters)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "load_adapters", before_loading)
+    words = ("--tasks", "specbench_qa", "--model")
+    with pytest.raises(KeyboardInterrupt):
+        bench.run_lossless(arguments(model_dir, *words, "native"))
+    assert {"native_ar", "native_token_recycling"} <= set(seen)
+    assert "early_exit" not in seen
+    with pytest.raises(ValueError, match="native_ar and early_exit run different sparse targets"):
+        bench.run_lossless(arguments(model_dir, *words, "native_ar,early_exit"))
+
+
+@pytest.mark.usefixtures("no_loading")
+def test_adapters_that_route_in_another_way_have_other_targets(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    domains = {"qa": DomainConfig(SkipSet.of([2], 4)), "mmlu": DomainConfig(SkipSet.dense(4))}
+    DomainMap("tiny-chat", "none", 4, domains=domains).save(tmp_path / "map.json")
+    text = f"pretrained={model_dir},domain_map={tmp_path / 'map.json'}"
+
+    def targets(more: str) -> list[object]:
+        made = prepare_adapters(["tss_ar", "tss_token_recycling"], text + more)
+        return [bench._target_of(adapter) for adapter in made.values()]
+
+    one, two = targets(",router=knn,router_k=1")
+    assert one == two
+    one, two = targets(",tss_ar.router=knn")
+    assert one != two
+    one, two = targets(",router=knn,tss_ar.router_k=2")
+    assert one != two
+    one, two = targets(",skip_layers=1,tss_ar.router=knn")
+    assert one == two
 
 
 def test_hub_generate_is_timed_and_counted_as_ours() -> None:

@@ -70,6 +70,8 @@ LAYERS = {
     "tss_bench.route_report": 3,
     "tss_bench.route_test": 3,
     "tss_bench.run_command": 3,
+    "tss_bench.run_choices": 3,
+    "tss_bench.run_divergences": 3,
     "tss_bench.run_files": 3,
     "tss_bench.run_plan": 3,
     "tss_bench.run_records": 3,

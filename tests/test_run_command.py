@@ -25,8 +25,15 @@ from model_adapters.adapters import ADAPTERS
 from model_adapters.base import SpeculativeLM
 from tests.model_adapters.conftest import TEMPLATE, save_model
 from tss_bench import cli, harness, run_command, run_plan
+from tss_bench.answer_records import digest
+from tss_bench.domains import DomainConfig, DomainMap
 from tss_bench.report.spec_bench import compare, read_answers
+from tss_bench.run_choices import routes, skip_sets
+from tss_bench.run_divergences import _comparable, plain_of
+from tss_bench.run_files import _unless_failed
+from tss_bench.run_records import Record
 from tss_bench.task_paths import task_directory
+from tss_bench.types import GeneratedText, SkipSet
 
 NATIVE, SPARSE = "native_token_recycling", "tss_token_recycling"
 TRANSLATION, MT_BENCH, MMLU = "specbench_translation", "specbench_mt_bench", "tss_mmlu"
@@ -493,6 +500,178 @@ def test_native_stands_before_its_sparse_adapter_once() -> None:
         "native_eagle",
         "tss_eagle",
     ]
+
+
+@pytest.fixture(scope="module")
+def routed(arguments: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Model arguments that route what the map does not know."""
+    path = tmp_path_factory.mktemp("maps") / "map.json"
+    domains = {"qa": DomainConfig(SkipSet.of([2], 4)), "rag": DomainConfig(SkipSet.of([1], 4))}
+    DomainMap("tiny-chat", "token_recycling", 4, domains=domains).save(path)
+    shared = arguments.replace("skip_layers=1+2", f"domain_map={path}")
+    return f"{shared},router=knn,router_k=1,router_threshold=2"
+
+
+def test_a_routed_run_is_written_from_its_answers(
+    routed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sets and counts are those of all answers, those of a killed process, too."""
+    monkeypatch.setenv("TSS_BENCH_CACHE", str(tmp_path / "cache"))
+    given = ("--model_args", routed, "--gen_kwargs", "max_gen_toks=6", "--limit", "4")
+    place = ("--tasks", f"{MT_BENCH},specbench_qa", "--out", str(tmp_path / "out"))
+    command = ["run", "--model", SPARSE, *given, *place]
+    with monkeypatch.context() as patch:
+        break_off(patch, after=2 + 4)
+        with pytest.raises(KeyboardInterrupt):
+            cli.main(command)
+    assert cli.main(command) == 0
+    found, lines = results(tmp_path / "out", SPARSE), samples(tmp_path / "out", SPARSE, MT_BENCH)
+    counts = Counter(line["tss"]["config"]["domain"] for line in lines)
+    assert set(counts) <= {"qa", "rag"}
+    sets = found["tss_bench"]["skip_sets"]
+    used = sets[MT_BENCH] if isinstance(sets[MT_BENCH], list) else [sets[MT_BENCH]]
+    assert {each["domain"]: each["requests"] for each in used} == counts
+    assert all(each["skip"] == {"qa": [2], "rag": [1]}[each["domain"]] for each in used)
+    assert (sets["specbench_qa"]["skip"], sets["specbench_qa"]["requests"]) == ([2], 4)
+    assert "domain qa in map" in sets["specbench_qa"]["why"]
+    assert found["tss_bench"]["router"]["k"] == 1
+    summary = found["config"]["tss_bench"]["routed"]
+    assert {name: each["requests"] for name, each in summary[MT_BENCH].items()} == counts
+    assert list(summary) == [MT_BENCH]
+    assert "router" not in results(tmp_path / "out", NATIVE)["tss_bench"]
+
+
+def test_the_sets_of_a_routed_task_are_listed_with_their_requests() -> None:
+    def record(skip: list[int], domain: str | None, why: str) -> Record:
+        config = {"skip": skip, "domain": domain, "why": f"router: {why}"}
+        return Record(GeneratedText("", (), ("",), config, ((),)), None, 0)
+
+    near, far = record([2], "qa", "nearest qa, 0"), record([2], "qa", "nearest qa, 1")
+    dense, failed = record([], None, "dense"), Record(None, "ValueError: no", 0)
+    assert skip_sets([near, dense, far, failed], None) == [
+        {"skip": [2], "domain": "qa", "why": None, "requests": 2},
+        {"skip": [], "domain": None, "why": "router: dense", "requests": 1},
+    ]
+    assert skip_sets([failed], None) == []
+    assert routes({"x": [near, dense, far, failed], "y": [failed]}) == {
+        "x": {"qa": {"skip": [2], "requests": 2}, "dense": {"skip": [], "requests": 1}}
+    }
+
+
+def test_other_data_of_the_router_are_other_settings(
+    routed: str,
+) -> None:
+    adapter = harness.prepare_adapters([SPARSE], routed)[SPARSE]
+    assert set(run_plan._settings(adapter)["router_data"]) == {"qa", "rag"}
+    assert "router_data" not in run_plan._settings(harness.prepare_adapters([NATIVE], "")[NATIVE])
+
+
+def test_what_leaves_plain_decoding_is_told_with_its_logit_gap(
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = SpeculativeLM.answer
+
+    def wrong_third_id(self: SpeculativeLM, job: Any) -> Any:
+        given = answer(self, job)
+        if self.name != SPARSE:
+            return given
+        (first,) = given.ids
+        ids = ((*first[:2], (first[2] + 1) % 200, *first[3:]),)
+        # Without a text, which is no reason to leave it out.
+        return GeneratedText("", given.stats, ("",), given.config, ids)
+
+    monkeypatch.setattr(SpeculativeLM, "answer", wrong_third_id)
+    words = ("--model", f"tss_ar,{SPARSE}", "--tasks", TRANSLATION, "--limit", "2", "--alone")
+    given = ("--model_args", arguments, "--gen_kwargs", "max_gen_toks=6")
+    assert cli.main(["run", *words, *given, "--out", str(tmp_path)]) == 0
+    first, second = (line["tss"]["divergence"] for line in samples(tmp_path, SPARSE, TRANSLATION))
+    for told in (first, second):
+        assert (told["against"], told["turn"], told["position"]) == ("tss_ar", 0, 2)
+        # The likeliest id against another one, in float32.
+        assert told["gap"] > 0
+        assert told["rounding"] == 0.0
+    plain = samples(tmp_path, "tss_ar", TRANSLATION)
+    assert not any("divergence" in line["tss"] for line in plain)
+
+
+def test_only_greedy_strict_answers_of_one_target_have_to_be_equal(
+    arguments: str,
+) -> None:
+    def plain(names: list[str], more: str = "") -> str | None:
+        given = arguments.partition(",skip_layers=")[0]
+        return plain_of(harness.prepare_adapters(names, given + more), names[-1])
+
+    assert plain(["native_ar", NATIVE]) == "native_ar"
+    assert plain(["tss_ar", SPARSE]) == "tss_ar"
+    assert plain(["native_ar", SPARSE]) is None
+    assert plain(["native_ar", NATIVE], ",native_ar.dtype=bfloat16") is None
+    assert plain(["native_ar"]) is None
+    config = {"skip": [1], "scope": "verify", "protocol": "strict"}
+    dense = {**config, "skip": []}
+    assert _comparable(config, config)
+    assert _comparable(dense, {**dense, "scope": "all"})
+    for other in ({"skip": [2]}, {"scope": "all"}, {"protocol": "paper"}):
+        assert not _comparable(config, {**config, **other})
+
+
+def test_a_failed_row_takes_no_metrics_from_an_equal_one() -> None:
+    row = {"text": "the same"}
+    score = _unless_failed(lambda doc, results: {"f1": results}, {digest(row): [True, False]})
+    assert [score(row, each) for each in (1, 2, 3, 4)] == [{}, {"f1": 2}, {}, {"f1": 4}]
+
+
+def test_arguments_of_a_sparse_adapter_are_for_the_native_one_added_for_it(arguments: str) -> None:
+    model = ",".join(part for part in arguments.split(",") if "skip_layers" not in part)
+    own = f"{model},{SPARSE}.state=run,{SPARSE}.skip_layers=1,{SPARSE}.seed=5,{NATIVE}.seed=6"
+    adapters, given, _ = run_plan.prepare_run([SPARSE], own, alone=False)
+    told = {name: adapters[name].arguments for name in (NATIVE, SPARSE)}
+    assert {name: each.state for name, each in told.items()} == {NATIVE: "run", SPARSE: "run"}
+    assert {name: each.seed for name, each in told.items()} == {NATIVE: 6, SPARSE: 5}
+    assert "skip_layers" not in given[NATIVE]
+    adapters, _, _ = run_plan.prepare_run([NATIVE, SPARSE], own, alone=False)
+    assert adapters[NATIVE].arguments.state == "request"
+
+
+def test_a_group_is_the_adapters_that_can_run_with_their_natives(
+    arguments: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapters, given, left_out = run_plan.prepare_run(["tss"], arguments, alone=False)
+    assert list(adapters)[:2] == ["native_ar", "tss_ar"]
+    assert list(given) == list(adapters)
+    assert {NATIVE, SPARSE} <= set(adapters)
+    # The tiny model has no EAGLE head.
+    assert {"native_eagle", "tss_eagle"} <= set(left_out)
+    assert "early_exit" not in adapters
+    alone, _, _ = run_plan.prepare_run(["tss"], arguments, alone=True)
+    assert set(alone) == {name for name in adapters if name.startswith("tss_")}
+    with pytest.raises(ValueError, match="skip layer 9"):
+        run_plan.prepare_run(["tss"], arguments.replace("1+2", "9"), alone=False)
+    with pytest.raises(SystemExit):
+        cli.main(["run", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for part in ("native, tss and all", "ADAPTER.name=value", "all adapters of the run loaded"):
+        assert part in told
+
+
+def test_early_exit_is_shown_as_lossy(
+    arguments: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "--model",
+        "early_exit",
+        "--tasks",
+        TRANSLATION,
+        "--limit",
+        "1",
+        "--out",
+        str(tmp_path),
+    )
+    model = arguments.replace("skip_layers=1+2,", "").partition(",tree=")[0]
+    given = ("--model_args", model, "--gen_kwargs", "max_gen_toks=6")
+    assert cli.main(["run", *words, *given]) == 0
+    printed = capsys.readouterr().out
+    assert "early_exit (lossy): tiny-chat in float32" in printed
+    assert "early_exit (lossy) ({" in printed
 
 
 def test_peak_memory_on_a_gpu_is_what_the_device_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,11 @@ import torch
 from transformers.generation.streamers import BaseStreamer
 
 from model_adapters.answering import Job
+from model_adapters.arguments import ROUTER_SHAPE
 from model_adapters.base import SpeculativeLM
 from tss_bench import __version__, weights
 from tss_bench.bench_report import HUB, engine_report, engine_table
-from tss_bench.decoding.divergence import Divergence, find_divergence
+from tss_bench.decoding.divergence import Divergence
 from tss_bench.harness import (
     TaskRequests,
     load_adapters,
@@ -28,7 +29,8 @@ from tss_bench.harness import (
     prepare_runnable,
     run_interleaved,
 )
-from tss_bench.types import GeneratedText, GenerationStats, SkipSet
+from tss_bench.run_divergences import first_divergence
+from tss_bench.types import GeneratedText, GenerationStats
 
 DOMAIN_TASKS = (
     "specbench_translation",
@@ -92,6 +94,10 @@ def run_lossless(args: argparse.Namespace) -> None:
     answers are counted apart. Raises ValueError naming the first answer that differs by more.
     """
     adapters, tasks, left_out = prepare(args)
+    for name in [name for name in adapters if "lossy" in adapters[name].drafter_id]:
+        if name not in _names(args.model):
+            del adapters[name]
+            left_out[name] = "it is lossy by design, so its answers are not those of the target"
     _refuse_other_targets(adapters, tasks)
     load_adapters(adapters)
     print(machine(adapters, left_out), flush=True)
@@ -223,7 +229,12 @@ def _refuse_other_targets(adapters: Adapters, tasks: Sequence[TaskRequests]) -> 
 def _target_of(adapter: SpeculativeLM) -> object:
     sets = adapter.controller.sets
     named = {key: skip for key, skip in sets.items() if key == "*" or skip != sets["*"]}
-    return named, adapter.scope if any(named.values()) else None
+    scope = adapter.scope if any(named.values()) else None
+    arguments = adapter.arguments
+    routed = arguments.router != "none" and len(sets) > 1
+    # What a router chooses depends on its own arguments and on all domains, dense ones too.
+    router = [getattr(arguments, name) for name in ("router", *ROUTER_SHAPE)], sets
+    return named, scope, router if routed else None
 
 
 def _divergences(
@@ -235,15 +246,11 @@ def _divergences(
     """Where answers part from the plain ones of `adapter`, each with a line that tells it."""
     jobs = adapter.jobs(task.requests)
     for row, (job, one, other) in enumerate(zip(jobs, plain, others, strict=True)):
-        for turn, (a, b) in enumerate(zip(one.ids, other.ids, strict=True)):
-            prompt = adapter.prompt_ids(job, one.turns[:turn])
-            skip = SkipSet.of(one.config["skip"], adapter.target.num_layers)
-            scope = adapter.scope
-            found = find_divergence(adapter.target, prompt, a, b, skip, scope)
-            if found is not None:
-                place = f"row {row} of {task.label}, turn {turn + 1}, id {found.position}"
-                yield f"{place}: {divergence_line(adapter, found)}", found
-                break
+        parted = first_divergence(adapter, job, one, other)
+        if parted is not None:
+            turn, found = parted
+            place = f"row {row} of {task.label}, turn {turn + 1}, id {found.position}"
+            yield f"{place}: {divergence_line(adapter, found)}", found
 
 
 def divergence_line(adapter: SpeculativeLM, found: Divergence) -> str:

@@ -7,7 +7,7 @@ aggregations are lm-eval's own, so a figure here means what it means in lm-eval'
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -96,17 +96,32 @@ def prepare_runnable(
     as one that needs a draft model. Raises AdapterError where one that was named itself, or the
     first of all, cannot run.
     """
-    wanted = [each for name in names for each in _members(name)]
+    wanted = members(names)
+    return prepare_each(wanted, arguments, {*names, *wanted[:1]})
+
+
+def prepare_each(
+    names: Sequence[str], arguments: str | Mapping[str, Any], required: Collection[str]
+) -> tuple[dict[str, SpeculativeLM], dict[str, str]]:
+    """As `prepare_adapters`, without those that cannot run; the second part says why, by name.
+
+    Raises AdapterError where one of `required` cannot run.
+    """
     prepared: dict[str, SpeculativeLM] = {}
     left_out: dict[str, str] = {}
-    for name, given in shares(list(dict.fromkeys(wanted)), arguments).items():
+    for name, given in shares(names, arguments).items():
         try:
             prepared[name] = find_adapter(name).prepare(given)
         except AdapterError as error:
-            if name in names or name == wanted[0]:
+            if name in required:
                 raise
             left_out[name] = str(error)
     return prepared, left_out
+
+
+def members(names: Sequence[str]) -> list[str]:
+    """The names with groups (`native`, `tss`, `all`) opened, each adapter once."""
+    return list(dict.fromkeys(each for name in names for each in _members(name)))
 
 
 def _members(name: str) -> list[str]:

@@ -53,10 +53,12 @@ def run(args: argparse.Namespace) -> None:
 
 def _say_what_runs(plan: RunPlan) -> None:
     print(f"{plan.settings['machine']}; commit {plan.settings['commit']}; split {plan.split}")
-    for name, adapter in plan.adapters.items():
+    for adapter in plan.adapters.values():
         arguments = adapter.arguments
-        print(f"{name}: {adapter.info.id} in {adapter.dtype}, protocol {arguments.protocol}, "
-              f"scope {adapter.scope}", flush=True)  # fmt: skip
+        print(f"{adapter.label}: {adapter.info.id} in {adapter.dtype}, "
+              f"protocol {arguments.protocol}, scope {adapter.scope}", flush=True)  # fmt: skip
+    for name, reason in plan.left_out.items():
+        print(f"{name} is left out: {reason}", flush=True)
 
 
 def _answer(plan: RunPlan, records: RunRecords) -> None:
@@ -116,7 +118,7 @@ def _recorder(
 def peak_memory(device: torch.device) -> int:
     """Bytes: on a GPU the most that was allocated since the last reset, else of the process.
 
-    0 on Windows, which does not tell.
+    Either holds all adapters of the run, not one alone. 0 on Windows, which does not tell.
     """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
@@ -151,7 +153,8 @@ def _write(
     if plan.format != "spec-bench":
         table = write_results(plan, name, answered, records.started)
         repeat = f", repeat {answered.repeat + 1} of {plan.repeats}" if plan.repeats > 1 else ""
-        print(f"{name} ({dict(plan.given[name])}), limit: {plan.limit}{repeat}\n{table}")
+        told = f"{plan.adapters[name].label} ({dict(plan.given[name])})"
+        print(f"{told}, limit: {plan.limit}{repeat}\n{table}")
     if plan.format != "lm-eval":
         stamp = time_stamp(records.started, answered.repeat)
         answers = list(_spec_bench(plan, name, answered, categories))

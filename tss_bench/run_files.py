@@ -9,6 +9,7 @@ May import: lm_eval, transformers, model_adapters, tss_bench (layer L3 of the de
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from transformers import PreTrainedTokenizerBase
 from model_adapters.base import SpeculativeLM
 from tss_bench.answer_records import digest
 from tss_bench.harness import TaskRequests
+from tss_bench.run_choices import routes, skip_sets
+from tss_bench.run_divergences import divergences, plain_of
 from tss_bench.run_plan import RunPlan, data_source, native_of
 from tss_bench.run_records import Record, Round, texts_in
 from tss_bench.types import GeneratedText
@@ -107,7 +110,10 @@ def evaluate(plan: RunPlan, name: str, answered: Answered) -> dict[str, Any]:
 
 
 def run_record(plan: RunPlan, name: str, answered: Answered) -> dict[str, Any]:
-    """What a reader of the results must know of the run, beside what lm-eval writes."""
+    """What a reader of the results must know of the run, beside what lm-eval writes.
+
+    The peak of memory, device or process, is one with all adapters of the run loaded.
+    """
     adapter = plan.adapters[name]
     records = answered.all_records(name)
     processes = {each.process for rounds in answered.rounds.values() for each in rounds}
@@ -125,19 +131,24 @@ def run_record(plan: RunPlan, name: str, answered: Answered) -> dict[str, Any]:
         "split": plan.split,
         "data": {task.name: data_source(task) for task in plan.tasks},
         "skip_sets": {
-            task.name: {"skip": list(choice.skip), "domain": choice.domain, "why": choice.why}
+            task.name: skip_sets(
+                answered.records(task.name, name), adapter.controller.used.get(task.name)
+            )
             for task in plan.tasks
-            for choice in [adapter.controller.used[task.name]]
         },
+        **({"router": adapter.router.record()} if adapter.router else {}),
         **{key: plan.settings[key] for key in ("commit", "versions", "machine")},
         "repeat": answered.repeat,
         "repeats": plan.repeats,
         "interleaved_with": [other for other in plan.adapters if other != name],
         "processes": len(processes),
         "peak_memory_bytes": max(record.memory for record in records),
-        "peak_memory_of": "allocated on the device" if _on_gpu(adapter) else "whole process",
+        "peak_memory_of": "allocated on the device, all adapters loaded"
+        if _on_gpu(adapter)
+        else "whole process, all adapters loaded",
         "failed": sum(record.failed is not None for record in records),
         "no_docs": plan.no_docs,
+        "left_out": dict(plan.left_out),
     }
 
 
@@ -150,9 +161,9 @@ class _Recorded(LM):
         super().__init__()
         self._adapter = adapter
         self._answers: dict[int, GeneratedText] = {}
+        self._records = {task.name: answered.records(task.name, adapter.name) for task in tasks}
         for task in tasks:
-            records = answered.records(task.name, adapter.name)
-            for request, record in zip(task.requests, records, strict=True):
+            for request, record in zip(task.requests, self._records[task.name], strict=True):
                 self._answers[id(request)] = record.answer or GeneratedText("")
 
     @property
@@ -168,14 +179,15 @@ class _Recorded(LM):
         return self._adapter.max_length
 
     def get_model_info(self) -> dict[str, Any]:
-        """The adapter's, with what did not fit in all processes of the run."""
+        """The adapter's, with what did not fit and was routed in all processes of the run."""
         stats = [turn for answer in self._answers.values() for turn in answer.stats]
         info = self._adapter.get_model_info()
         overflow = {**info["tss_bench"]["overflow"], "turns": len(stats)}
         for name in ("prompt_truncated", "limit_clamped"):
             overflow[name] = sum(getattr(turn, name) for turn in stats)
         ordered = dict(sorted(overflow.items()))
-        return {**info, "tss_bench": {**info["tss_bench"], "overflow": ordered}}
+        routed = {"routed": routes(self._records)} if self._adapter.router else {}
+        return {**info, "tss_bench": {**info["tss_bench"], "overflow": ordered, **routed}}
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[Any]:
         return [self._answers[id(request)] for request in requests]
@@ -195,11 +207,9 @@ def _as_answered(tasks: Sequence[TaskRequests], answered: Answered, adapter: str
     own = [(task.task, task.task.build_all_requests, task.task.process_results) for task in tasks]
     for task in tasks:
         records = answered.records(task.name, adapter)
-        failed = {
-            digest(request.doc)
-            for request, record in zip(task.requests, records, strict=True)
-            if record.failed is not None
-        }
+        failed: dict[str, list[bool]] = {}
+        for request, record in zip(task.requests, records, strict=True):
+            failed.setdefault(digest(request.doc), []).append(record.failed is not None)
         for request in task.requests:
             request.resps.clear()
             request.filtered_resps.clear()
@@ -212,9 +222,15 @@ def _as_answered(tasks: Sequence[TaskRequests], answered: Answered, adapter: str
             each.build_all_requests, each.process_results = build_all_requests, process_results
 
 
-def _unless_failed(score: Any, failed: set[str]) -> Any:
+def _unless_failed(score: Any, failed: Mapping[str, Sequence[bool]]) -> Any:
+    """`score`, but no metric for a request that failed; rows that are equal take turns.
+
+    lm-eval scores the rows in their order, once for each filter.
+    """
+    turns = {row: itertools.cycle(of_row) for row, of_row in failed.items()}
+
     def process_results(doc: Any, results: Any) -> dict[str, Any]:
-        metrics: dict[str, Any] = {} if digest(doc) in failed else score(doc, results)
+        metrics: dict[str, Any] = {} if next(turns[digest(doc)]) else score(doc, results)
         return metrics
 
     return process_results
@@ -249,12 +265,17 @@ def _samples(
     samples: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
     """The lines of a task's file: lm-eval's, in the form its tracker gives them, and ours."""
+    own = answered.records(task.name, name)
+    plain = plain_of(plan.adapters, name)
+    parted: Sequence[dict[str, Any] | None] = [None] * len(own)
+    if plain is not None:
+        parted = divergences(plan.adapters[plain], task, answered.records(task.name, plain), own)
     records = {
-        request.doc_id: record
-        for request, record in zip(task.requests, answered.records(task.name, name), strict=True)
+        request.doc_id: (record, divergence)
+        for request, record, divergence in zip(task.requests, own, parted, strict=True)
     }
     for sample in samples:
-        record = records[sample["doc_id"]]
+        record, divergence = records[sample["doc_id"]]
         line = {
             **sample,
             "target": str(sample["target"]),
@@ -264,15 +285,21 @@ def _samples(
             },
             "resps": sanitize_list(sample["resps"]),
             "filtered_resps": sanitize_list(sample["filtered_resps"]),
-            "tss": sample_record(sample, record, answered.repeat),
+            "tss": sample_record(sample, record, answered.repeat, divergence),
         }
         yield without_docs(line) if plan.no_docs else line
 
 
-def sample_record(sample: Mapping[str, Any], record: Record, repeat: int) -> dict[str, Any]:
+def sample_record(
+    sample: Mapping[str, Any],
+    record: Record,
+    repeat: int,
+    divergence: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """What is kept of a request beside lm-eval's sample; an answer's parts have one item a turn.
 
-    `first_token_s`: seconds to the first id of each turn, None for a turn without one.
+    `first_token_s`: seconds to the first id of each turn, None for a turn without one;
+    `divergence` only where the answer leaves that of plain decoding.
     """
     doc = sample["doc"]
     kept: dict[str, Any] = {**_row(doc, sample["doc_id"]), "repeat": repeat}
@@ -289,6 +316,7 @@ def sample_record(sample: Mapping[str, Any], record: Record, repeat: int) -> dic
         "stats": [asdict(turn) for turn in answer.stats],
         "config": answer.config,
         "first_token_s": [turn.prefill_s if turn.new_tokens else None for turn in answer.stats],
+        **({"divergence": divergence} if divergence else {}),
     }
 
 

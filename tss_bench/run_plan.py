@@ -17,12 +17,19 @@ from typing import Any
 
 import torch
 
-from model_adapters.adapters import ADAPTERS
+from model_adapters.adapters import ADAPTERS, find_adapter
 from model_adapters.arguments import split_arguments
 from model_adapters.base import SpeculativeLM
 from tss_bench import __version__
 from tss_bench.answer_records import digest
-from tss_bench.harness import OpenTasks, TaskRequests, open_tasks, prepare_adapters, shares
+from tss_bench.harness import (
+    OpenTasks,
+    TaskRequests,
+    members,
+    open_tasks,
+    prepare_each,
+    shares,
+)
 from tss_bench.run_records import RunError
 from tss_bench.tolerance_plan import names as split_names
 from tss_bench.training.records import source_state
@@ -51,13 +58,15 @@ _NOT_SETTINGS = frozenset(
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A checked run. `given` are the arguments of each adapter as they were written.
+    """A checked run. `given` are the arguments of each adapter as they were written, `left_out`
+    says of an adapter of a group why it cannot run.
 
     `settings` is all that an answer or its time depends on, beside its request.
     """
 
     adapters: Mapping[str, SpeculativeLM]
     given: Mapping[str, Mapping[str, Any]]
+    left_out: Mapping[str, str]
     opened: OpenTasks
     tasks: Sequence[TaskRequests]
     settings: Mapping[str, Any]
@@ -81,19 +90,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Every request is answered by all adapters, one after the other in changing order. OUT "
         "gets a folder for each adapter with the files of `lm_eval --output_path --log_samples`. "
         "After a kill the same command goes on where it was; failed requests are asked again. "
-        "Exit code 2: a request failed."
+        "Exit code 2: a request failed. Peak memory is measured with all adapters of the run "
+        "loaded; run one adapter with --alone for its own."
     )
     parser.add_argument(
         "--model",
         required=True,
-        help="comma-separated adapters; native_X is added for tss_X (see --alone)",
+        help="comma-separated adapters; native, tss and all are those that can run; native_X is "
+        "added for tss_X (see --alone)",
     )
     parser.add_argument("--tasks", required=True, help="comma-separated tasks or groups")
     parser.add_argument("--out", type=Path, required=True, help="directory of this run alone")
     parser.add_argument(
         "--model_args",
         default="",
-        help="arguments as in lm_eval, protocol=paper too; each adapter gets those it takes",
+        help="arguments as in lm_eval, protocol=paper too; each adapter gets those it takes; "
+        "ADAPTER.name=value goes to that one alone, of tss_X to the native_X added for it, too",
     )
     parser.add_argument("--gen_kwargs", default="", help="as in lm_eval; they win over the tasks'")
     parser.add_argument("--alone", action="store_true", help="add no native adapter")
@@ -119,8 +131,9 @@ def make_plan(args: argparse.Namespace) -> RunPlan:
             raise RunError(f"--{name} must be at least 1, got {value}")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    names = adapter_names(split_names(args.model), alone=args.alone)
-    adapters = prepare_adapters(names, args.model_args)
+    adapters, given, left_out = prepare_run(
+        split_names(args.model), args.model_args, alone=args.alone
+    )
     gen_kwargs = split_arguments(args.gen_kwargs)
     opened = open_tasks(split_names(args.tasks), {"split": args.split})
     tasks = opened.requests(args.limit, gen_kwargs)
@@ -128,7 +141,8 @@ def make_plan(args: argparse.Namespace) -> RunPlan:
         _check_task(task, adapters, args.split)
     return RunPlan(
         adapters=adapters,
-        given=shares(names, args.model_args),
+        given=given,
+        left_out=left_out,
         opened=opened,
         tasks=tasks,
         settings={
@@ -147,6 +161,33 @@ def make_plan(args: argparse.Namespace) -> RunPlan:
         format=args.format,
         no_docs=args.no_docs,
     )
+
+
+Prepared = tuple[dict[str, SpeculativeLM], dict[str, dict[str, Any]], dict[str, str]]
+
+
+def prepare_run(names: Sequence[str], model_args: str, *, alone: bool) -> Prepared:
+    """The adapters of a run, the arguments of each, and why an adapter of a group is left out.
+
+    `ADAPTER.name=value` of a `tss_X` goes to the `native_X` that is added for it, too, where
+    that takes it. Raises AdapterError as `harness.prepare_runnable` does.
+    """
+    wanted = members(names)
+    all_names = adapter_names(wanted, alone=alone)
+    arguments = split_arguments(model_args)
+    for name, value in list(arguments.items()):
+        adapter, _, argument = name.partition(".")
+        native = native_of(adapter)
+        added = native in all_names and native not in wanted
+        if added and argument in find_adapter(native).allowed_arguments():
+            arguments.setdefault(f"{native}.{argument}", value)
+    required = [name for name in wanted if name in (*names, wanted[0])]
+    adapters, left_out = prepare_each(all_names, arguments, adapter_names(required, alone=alone))
+    # A native adapter that was added goes with its sparse one.
+    natives = {native_of(name) for name in adapters if name in wanted}
+    adapters = {n: adapter for n, adapter in adapters.items() if n in wanted or n in natives}
+    given = shares(all_names, arguments)
+    return adapters, {name: given[name] for name in adapters}, left_out
 
 
 def adapter_names(names: Sequence[str], *, alone: bool) -> list[str]:
@@ -224,4 +265,5 @@ def _settings(adapter: SpeculativeLM) -> dict[str, Any]:
         "skip_sets": {name: list(skip) for name, skip in adapter.controller.sets.items()},
         "device": resolve_device(adapter.arguments.device),
         **adapter.drafter_record(),
+        **({"router_data": dict(adapter._routed.sources)} if adapter._routed else {}),
     }

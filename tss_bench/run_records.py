@@ -38,7 +38,8 @@ class RunError(ValueError):
 class Record:
     """What one adapter made of one request: an answer, or the error of a `failed` one.
 
-    `memory` is the peak in bytes (of the device, or of the whole process on a CPU).
+    `memory` is the peak in bytes (of the device, or of the whole process on a CPU), with all
+    adapters of the run loaded.
     """
 
     answer: GeneratedText | None

@@ -166,6 +166,18 @@ def test_losslessness_is_checked_against_plain_decoding_of_the_same_target(tmp_p
     assert of(found, "native_ar") not in result.lossless
 
 
+def test_an_answer_that_ends_early_is_not_explained_by_rounding(tmp_path: Path) -> None:
+    told = {"position": 2, "gap": None, "rounding": 0.0}
+    write_run(tmp_path, "native_ar", [line(0, {}, ids=[1, 2, 3])])
+    write_run(tmp_path, "native_eagle", [line(0, {}, ids=[1, 2], divergence=told)])
+    found = board(tmp_path)
+    result = audit(found)
+    record = result.lossless[of(found, "native_eagle")]
+    assert (record["largest_gap"], record["beyond_rounding"]) == (None, 1)
+    (flag,) = result.flags[of(found, "native_eagle")]
+    assert flag == "not by rounding other than native_ar: 1"
+
+
 @pytest.mark.parametrize(
     ("protocol", "arguments", "flags"),
     [

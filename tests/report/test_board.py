@@ -1,6 +1,7 @@
 """Figures, paired tests and which entries belong together.
 
-May import: numpy, pytest, scipy, tss_bench, tests.report.helpers and the standard library.
+May import: numpy, pytest, scipy, model_adapters, tss_bench, tests.report.helpers and the standard
+library.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
+from model_adapters.arguments import SPARSE
 from tests.report.helpers import line, stats, write_run
 from tss_bench.report.board import Board
 from tss_bench.report.entries import Entry
 from tss_bench.report.files import find
+from tss_bench.report.runs import _IN_ROW, _OF_SPARSE
 
 RNG = np.random.default_rng(7)
 STEPS = RNG.integers(1, 6, size=(40, 2))
@@ -106,6 +109,48 @@ def test_runs_of_two_sessions_are_not_interleaved_whatever_they_say(tmp_path: Pa
     assert native is not None
     assert board.change(native, sparse, "accept_len") is not None
     assert board.speed_up(sparse) is None
+
+
+def test_files_of_two_runs_into_one_folder_are_not_interleaved(tmp_path: Path) -> None:
+    """Each of the two was interleaved with the other adapter, but in a run of its own."""
+    write_run(tmp_path, "native_eagle", rows(0), interleaved_with=["tss_eagle"])
+    other = {"date": "2026-12-01T06-44-50", "interleaved_with": ["native_eagle"]}
+    write_run(tmp_path, "tss_eagle", rows(1), skip=[1], **other)
+    board = Board(find([tmp_path]), resamples=99)
+    sparse = next(entry for entry in board.entries if entry.sparse)
+    assert board.native_of(sparse) is not None
+    assert board.speed_up(sparse) is None
+
+
+def test_of_two_native_runs_the_one_of_the_same_run_is_taken(tmp_path: Path) -> None:
+    """Adapter folders that are given one by one say nothing of the session above them."""
+    for place, date in (("a", "2026-12-01T00-00-00"), ("b", "2026-12-02T00-00-00")):
+        told = {"date": date, "machine": place, "skip": [1] if place == "b" else [2]}
+        for name, other in (("native_eagle", "tss_eagle"), ("tss_eagle", "native_eagle")):
+            own = {**told, "skip": ()} if name.startswith("native") else told
+            write_run(tmp_path / place, name, rows(0), interleaved_with=[other], **own)
+    names = ("a/native_eagle", "b/native_eagle", "a/tss_eagle", "b/tss_eagle")
+    board = Board(find([tmp_path / name for name in names]), resamples=99)
+    pairs = [(one, board.native_of(one)) for one in board.entries if one.sparse]
+    assert len(pairs) == 2
+    assert all(native and native.run.machine == one.run.machine for one, native in pairs)
+    assert all(board.speed_up(one) is not None for one, _ in pairs)
+
+
+def test_a_routed_run_is_compared_with_its_native_run(tmp_path: Path) -> None:
+    router = {"router": "knn", "router_pooling": "mean", "router_k": 3, "router_threshold": 0.5}
+    shared = {"total_token": 60}
+    write_run(tmp_path, "native_eagle", rows(0), model_args=shared)
+    given = {**shared, **router, "domain_map": "map.json"}
+    write_run(tmp_path, "tss_eagle", rows(1), skip=[1], model_args=given)
+    write_run(tmp_path, "native_samd", rows(0), model_args={"total_token": 30})
+    board = Board(find([tmp_path]), resamples=99)
+    sparse = next(entry for entry in board.entries if entry.sparse)
+    native = board.native_of(sparse)
+    assert native is not None
+    assert native.run.adapter == "native_eagle"
+    assert ("router", "knn") in sparse.run.arguments
+    assert SPARSE == _OF_SPARSE | (_IN_ROW & SPARSE)
 
 
 def test_a_pair_shares_the_rows_that_both_answered(tmp_path: Path) -> None:

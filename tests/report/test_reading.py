@@ -15,6 +15,7 @@ from tests.report.helpers import DATE, TASK, line, stats, write_run
 from tss_bench.report.board import Board
 from tss_bench.report.entries import Entry
 from tss_bench.report.files import find
+from tss_bench.report.main_table import identity
 
 
 def board(*paths: Path) -> Board:
@@ -247,3 +248,39 @@ def test_a_configuration_run_in_two_folders_is_two_rows_that_name_them(tmp_path:
         f"{root}/b/native_eagle": f"{root}/b",
         f"{root}/b/native_ar": "",
     }
+
+
+def test_folders_of_one_name_stay_apart(tmp_path: Path) -> None:
+    for parent in "abc":
+        write_run(tmp_path / parent / "runs", "native_eagle", two(), machine=parent)
+    (one,) = (tmp_path / "c" / "runs" / "native_eagle").glob("results_*")
+    given = [tmp_path / "a" / "runs", tmp_path / "b" / "runs", one]
+    found = {entry.run.machine: entry.run for entry in board(*given).entries}
+    places = {name: run.place for name, run in found.items()}
+    assert places == {"a": "runs/native_eagle", "b": "runs (2)/native_eagle", "c": "native_eagle"}
+    assert len({run.session for run in found.values()}) == 3
+
+
+def test_data_of_a_foreign_task_are_those_that_plain_lm_eval_names(tmp_path: Path) -> None:
+    for name, told in (("native_eagle", {"data": {TASK: {"kind": "foreign"}}}), ("hf", {})):
+        place = write_run(tmp_path, name, two(), **told)
+        (path,) = place.glob("results_*")
+        results = json.loads(path.read_text(encoding="utf-8"))
+        results["configs"][TASK] = {"dataset_path": "openai/gsm8k", "validation_split": "train"}
+        path.write_text(json.dumps(results), encoding="utf-8")
+    assert [entry.section[:2] for entry in board(tmp_path).entries] == [
+        ("openai/gsm8k", "train"),
+        ("openai/gsm8k", "train"),
+    ]
+
+
+def test_a_routed_task_has_several_skip_sets_and_early_exit_is_lossy(tmp_path: Path) -> None:
+    sets = [{"skip": [2], "domain": "qa"}, {"skip": [1], "domain": "rag"}, {"skip": [2]}]
+    write_run(tmp_path, "tss_eagle", two(), skip_sets={TASK: sets})
+    write_run(tmp_path, "early_exit", two(), skip=[2, 3], drafter="early exit (lossy)")
+    write_run(tmp_path, "native_eagle", two())
+    found = {entry.run.adapter: entry for entry in board(tmp_path).entries}
+    assert found["tss_eagle"].run.skips == ((1,), (2,))
+    assert found["tss_eagle"].skip is None
+    targets = {name: identity(entry)["target"] for name, entry in found.items()}
+    assert targets == {"tss_eagle": "+TSS", "early_exit": "lossy", "native_eagle": "native"}

@@ -5,6 +5,7 @@ May import: pytest, tss_bench and the standard library.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -37,5 +38,12 @@ def test_a_commit_is_marked_where_the_code_has_changed(
     notes.write_text("b\n", encoding="utf-8")
     assert records.source_state() == records.source_commit() == commit
     code.write_text("x = 2\n", encoding="utf-8")
-    assert records.source_state() == f"{commit}+changes"
+    first = records.source_state()
+    assert first is not None
+    assert re.fullmatch(rf"{commit}\+changes-[0-9a-f]{{8}}", first)
+    code.write_text("x = 3\n", encoding="utf-8")
+    second = records.source_state()
+    assert second not in (first, commit)
+    code.write_text("x = 2\n", encoding="utf-8")
+    assert records.source_state() == first
     assert records.source_commit() == commit

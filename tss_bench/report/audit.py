@@ -181,8 +181,9 @@ def _divergences(board: Board, entry: Entry) -> list[dict[str, Any]] | None:
 def _lossless(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     parted = [one for one in found if one["position"] is not None]
     positions = [one["position"] for one in parted]
-    known = [one for one in parted if one["gap"] is not None]
-    beyond = [one for one in known if one["gap"] > (one["rounding"] or 0.0)]
+    # Where one answer has ended there are no two logits, and rounding explains nothing.
+    known = [one for one in parted if one["rounding"] is not None]
+    beyond = [one for one in known if one["gap"] is None or one["gap"] > one["rounding"]]
     return {
         "against": found[0]["against"],
         "requests": len(found),
@@ -190,7 +191,7 @@ def _lossless(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "first_divergence": min(positions, default=None),
         "median_divergence": float(statistics.median(positions)) if positions else None,
         "gaps_known": len(known),
-        "largest_gap": max((one["gap"] for one in known), default=None),
+        "largest_gap": max((one["gap"] for one in known if one["gap"] is not None), default=None),
         "beyond_rounding": len(beyond) if known else None,
     }
 

@@ -126,7 +126,7 @@ class Board:
             for other in self._alike(entry)
             if other.run.adapter == entry.run.native
             and other.run.protocol == entry.run.protocol
-            and other.run.arguments == entry.run.arguments
+            and other.run.arguments == entry.run.of_native
         )
         return next(found, None)
 
@@ -167,8 +167,9 @@ class Board:
             and not entry.rows.keys().isdisjoint(other.rows)
         ]
 
-        def far(other: Entry) -> tuple[bool, bool]:
-            return other.run.session != run.session, other.subset != entry.subset
+        def far(other: Entry) -> tuple[bool, bool, bool]:
+            apart = other.run.session != run.session, other.run.date != run.date
+            return *apart, other.subset != entry.subset
 
         yield from sorted(found, key=far)
 
@@ -185,12 +186,16 @@ def paired(before: Entry, after: Entry, name: str) -> tuple[list[Pair], list[Pai
 
 
 def interleaved(first: Entry, second: Entry) -> bool:
-    """Whether both say that they ran side by side, in one session and as often."""
+    """Whether both say that they ran side by side, and lie in one session as the files of one run.
+
+    All files of a run and repeat carry the time at which it began.
+    """
     return (
         first.run.session == second.run.session
         and first.run.adapter in second.run.interleaved_with
         and second.run.adapter in first.run.interleaved_with
-        and [run.repeat for run in first.runs] == [run.repeat for run in second.runs]
+        and [(run.repeat, run.date) for run in first.runs]
+        == [(run.repeat, run.date) for run in second.runs]
     )
 
 

@@ -47,6 +47,13 @@ class Entry:
         return self.run.adapter.startswith("tss_")
 
     @property
+    def target(self) -> str:
+        """`+TSS`, `native`, or `lossy` where nothing verifies a part of the target."""
+        if self.sparse:
+            return "+TSS"
+        return "lossy" if self.run.drafter.endswith("(lossy)") else "native"
+
+    @property
     def skip(self) -> tuple[int, ...] | None:
         """The one skip set of the entry; None where it used several or did not record it."""
         skips = self.run.skips

@@ -96,18 +96,27 @@ def loads(raw: bytes) -> Any:
 
 
 def _walk(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """Label and path of each JSON file, each file once, sorted within each given path."""
+    """Label and path of each JSON file, each file once, sorted within each given path.
+
+    A label begins with the name of the given folder (of a file: the folder it lies in), with a
+    number behind it where another one of that name came before.
+    """
     seen: set[Path] = set()
+    roots: dict[Path, str] = {}
     for given in paths:
         root = given.expanduser()
         if not root.exists():
             raise ValueError(f"{given} does not exist; give folders or files with results")
         base = root.resolve()
         found = [base] if base.is_file() else [*base.rglob("*.json"), *base.rglob("*.jsonl")]
+        folder = base.parent if base.is_file() else base
+        if folder not in roots:
+            names = (folder.name, *(f"{folder.name} ({n})" for n in range(2, len(roots) + 3)))
+            roots[folder] = next(name for name in names if name not in roots.values())
         for path in sorted(found):
             if path not in seen and path.is_file():
                 seen.add(path)
-                yield path.relative_to(base.parent).as_posix(), path
+                yield (PurePosixPath(roots[folder]) / path.relative_to(folder)).as_posix(), path
 
 
 def _json(label: str, path: Path, notes: list[str]) -> Mapping[str, Any]:

@@ -46,7 +46,7 @@ def identity(entry: Entry) -> dict[str, Any]:
         "drafter": run.drafter or None,
         "adapter": run.adapter,
         "arguments": " ".join(f"{key}={value}" for key, value in run.arguments) or None,
-        "target": "+TSS" if entry.sparse else "native",
+        "target": entry.target,
         "data": run.data,
         "split": run.split,
         "protocol": run.protocol,
@@ -232,7 +232,11 @@ TIME_COLUMNS = (
     figure_column("decode tokens/s", "decode_tokens_per_second", 1, "without prefill"),
     figure_column("verify ms", "verify_ms", 2, "mean of a verification pass"),
     field_column(
-        "peak memory, MiB", "peak_memory_mib", lambda value: text.number(value, 0), sorts=True
+        "peak memory, MiB",
+        "peak_memory_mib",
+        lambda value: text.number(value, 0),
+        "of the process with all adapters of the run loaded",
+        sorts=True,
     ),
 )
 

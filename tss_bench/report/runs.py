@@ -28,6 +28,12 @@ from tss_bench.scoring.pooled import PRIMARY_METRICS
 _IN_ROW = frozenset({"pretrained", "skip_layers", "domain_map", "scope", "protocol"})
 """Model arguments that a row shows elsewhere."""
 
+_OF_SPARSE = frozenset({"router", "router_pooling", "router_k", "router_threshold"})
+"""Arguments that native adapters do not take, beside those in a row: no dense run has them."""
+
+_FOREIGN = "foreign"
+"""What `tss-bench run` says of the data of others' tasks, whose files name the data set."""
+
 _OF_TARGET = frozenset(
     {"dtype", "revision", "chat_template", "max_length", "max_gen_toks", "until", "on_overflow"}
     | {"temperature", "do_sample", "seed"}
@@ -65,6 +71,11 @@ class Run:
     machine: str = ""
     commit: str = ""
     peak_memory_bytes: int | None = None
+
+    @property
+    def of_native(self) -> tuple[tuple[str, str], ...]:
+        """The arguments that the native run of the same drafter has, too."""
+        return tuple(each for each in self.arguments if each[0] not in _OF_SPARSE)
 
     @property
     def of_target(self) -> dict[str, str]:
@@ -170,6 +181,8 @@ def _source(
     config = _mapping(_mapping(result.data.get("configs")).get(task))
     metadata = _mapping(config.get("metadata"))
     data = _mapping(_mapping(told.get("data")).get(task)) or _mapping(metadata.get("data"))
+    if data.get("kind") == _FOREIGN:
+        data = {}
     own_split = config.get("test_split") or config.get("validation_split")
     split = (metadata.get("split") or told.get("split")) if data else own_split
     return {
@@ -198,9 +211,11 @@ def _skips(
     if used:
         return tuple(sorted(used))
     for name in ("skip_sets", "used"):
-        choice = _mapping(_mapping(told.get(name)).get(task))
-        if "skip" in choice:
-            return (whole_numbers(choice["skip"]),)
+        choices = _mapping(told.get(name)).get(task)
+        choices = choices if isinstance(choices, list) else [choices]
+        found = {whole_numbers(one["skip"]) for one in map(_mapping, choices) if "skip" in one}
+        if found:
+            return tuple(sorted(found))
     return ((),) if adapter.startswith("native_") else None
 
 

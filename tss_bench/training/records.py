@@ -6,6 +6,7 @@ May import: the standard library only.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import subprocess
 from collections.abc import Callable, Collection, Mapping
@@ -59,11 +60,14 @@ def source_commit() -> str | None:
 
 
 def source_state() -> str | None:
-    """The commit of the source tree, with `+changes` where the code in it was changed since."""
+    """The commit of the source tree, with `+changes-` and a digest where its code was changed."""
     commit = source_commit()
     code = (":/tss_bench", ":/model_adapters", ":/tasks")
     changes = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
-    return f"{commit}+changes" if commit and changes else commit
+    if not commit or not changes:
+        return commit
+    difference = _git("diff", "--binary", "--no-ext-diff", "--no-color", "HEAD", "--", *code) or ""
+    return f"{commit}+changes-{hashlib.sha256(difference.encode()).hexdigest()[:8]}"
 
 
 def _git(*words: str) -> str | None:
