@@ -54,6 +54,8 @@ LAYERS = {
     "tss_bench.build_sam": 3,
     "tss_bench.calibration": 3,
     "tss_bench.cli": 3,
+    "tss_bench.commands": 3,
+    "tss_bench.data_report": 3,
     "tss_bench.evaluators": 3,
     "tss_bench.executors": 3,
     "tss_bench.export_command": 3,
