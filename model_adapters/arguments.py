@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -35,6 +36,17 @@ class AdapterError(ValueError):
 
     def __init__(self, message: object) -> None:
         super().__init__(" ".join(str(message).split()))
+
+
+@contextmanager
+def one_error() -> Iterator[None]:
+    """What the layers below refuse becomes one AdapterError."""
+    try:
+        yield
+    except AdapterError:
+        raise
+    except (ValueError, OSError, RuntimeError) as error:
+        raise AdapterError(error) from error
 
 
 @dataclass(frozen=True)
