@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -47,6 +48,16 @@ def one_error() -> Iterator[None]:
         raise
     except (ValueError, OSError, RuntimeError) as error:
         raise AdapterError(error) from error
+
+
+def refuse_several_processes(adapter: str) -> None:
+    """Raises AdapterError where a launcher started more than one process."""
+    started = os.environ.get("WORLD_SIZE", "1")
+    if started not in ("", "1"):
+        raise AdapterError(
+            f"{adapter} runs in one process, but {started} were started "
+            f"(WORLD_SIZE={started}); use accelerate launch --num_processes 1 or plain lm_eval"
+        )
 
 
 @dataclass(frozen=True)

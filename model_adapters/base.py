@@ -3,15 +3,13 @@
 Knows nothing of how a drafter is made (adapters.py), how an answer is made (answering.py) or
 scored (likelihood.py), and how its skip set is chosen (choosing.py).
 
-May import: lm_eval, torch, tqdm, transformers, tss_bench.{types,domains,decoding,routing,
-weights}, model_adapters.
+May import: lm_eval, torch, tqdm, transformers, tss_bench.{types,domains,decoding,weights},
+model_adapters.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -25,27 +23,27 @@ from model_adapters.answering import Answerer, Job, check
 from model_adapters.arguments import (
     COMMON,
     SPARSE,
-    AdapterError,
     Arguments,
     one_error,
     read_arguments,
+    refuse_several_processes,
     split_arguments,
 )
 from model_adapters.cache import CacheGuard
 from model_adapters.choosing import Chooser
+from model_adapters.intake import Intake
 from model_adapters.likelihood import Likelihoods, Scorer
 from model_adapters.loaded import LoadedModel, describe_model, load, load_tokenizer
 from model_adapters.prompts import Prompter, Request
 from model_adapters.record import configuration, model_info
 from model_adapters.router import PromptRouter
-from model_adapters.router_prompts import DomainPrompts, domain_prompts
+from model_adapters.router_prompts import DomainPrompts
 from model_adapters.skip_plan import SkipPlan, native_plan, sparse_plan
 from tss_bench.decoding.answer import Answer
 from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.generate import DecodingOptions, Generation
 from tss_bench.decoding.target import Target
 from tss_bench.domains import SkipChoice, SkipController
-from tss_bench.routing import NEIGHBOURS
 from tss_bench.types import GeneratedText, Scope, SkipSet
 from tss_bench.weights import ModelInfo
 
@@ -131,7 +129,7 @@ class SpeculativeLM(TemplateLM):
         with one_error():
             self.loaded = share.require(self.arguments) if share else load(self.arguments)
             self._set_up()
-        for note in self._notes:
+        for note in self.chooser.notes:
             self._say(note)
 
     @classmethod
@@ -159,45 +157,34 @@ class SpeculativeLM(TemplateLM):
         """Names of the arguments that this adapter takes."""
         return COMMON | cls.own_arguments | (SPARSE if cls.sparse else frozenset())
 
-    def _refuse_several_processes(self) -> None:
-        started = os.environ.get("WORLD_SIZE", "1")
-        if started not in ("", "1"):
-            raise AdapterError(
-                f"{self.name} runs in one process, but {started} were started "
-                f"(WORLD_SIZE={started}); use accelerate launch --num_processes 1 or plain lm_eval"
-            )
-
     def _check(self, given: Mapping[str, Any]) -> None:
         """Everything that can go wrong without weights."""
-        self._guard: CacheGuard | None = None
         self._said: set[str] = set()
         self._prompter: Prompter | None = None
-        self._refuse_several_processes()
+        refuse_several_processes(self.name)
         self.arguments = read_arguments(self.name, given, self.allowed_arguments())
         arguments = self.arguments
         with one_error():
             self.info = describe_model(arguments)
             self._plan = self.skip_plan()
-            self.chooser = Chooser(self._plan, self._say_once)
-            self._routed: DomainPrompts | None = None
-            if self._plan.routed:
-                self._routed = domain_prompts(self._plan.routed)
-                self._routed.require(arguments.router_k or NEIGHBOURS)
-            self._notes = (*self._plan.notes, *(self._routed.notes if self._routed else ()))
+            self.chooser = Chooser(self._plan, arguments, self._say_once)
             self.check_drafter()
 
     def _set_up(self) -> None:
         arguments, loaded = self.arguments, self.loaded
         self.info, self.target, self.tokenizer = loaded.info, loaded.target, loaded.tokenizer
-        self._prompter = self._make_prompter(self.tokenizer)
+        self._prompter = Prompter.of(self.tokenizer, arguments.chat_template, self.info.is_chat)
         self._scorer = Scorer(self.target, self.max_length, arguments.on_overflow)
         self._likelihoods = Likelihoods(
             self._scorer, self._prompter, self.chooser, self._encode_pair, self.prefix_token_id
         )
-        if self._routed:
-            self.chooser.router = self.new_router(self._routed, self._plan.routed, arguments)
+        if prompts := self.chooser.prompts:
+            self.chooser.router = self.new_router(prompts, self._plan.routed, arguments)
         self.drafter = self.make_drafter()
         self._answerer = Answerer(loaded, self.drafter, self._prompter, arguments, self.scope)
+        self._intake = Intake(
+            self._answerer, self.chooser, self._prompter, arguments, self.info.id, self._say_once
+        )
 
     def new_router(
         self, prompts: DomainPrompts, sets: Mapping[str, SkipSet], arguments: Arguments
@@ -219,14 +206,10 @@ class SpeculativeLM(TemplateLM):
         """
         if self._prompter is None:
             with one_error():
-                self._prompter = self._make_prompter(load_tokenizer(self.arguments))
+                self._prompter = Prompter.of(
+                    load_tokenizer(self.arguments), self.arguments.chat_template, self.info.is_chat
+                )
         return self._prompter
-
-    def _make_prompter(self, tokenizer: PreTrainedTokenizerBase) -> Prompter:
-        chat = self.arguments.chat_template
-        if chat is None:
-            chat = self.info.is_chat and bool(tokenizer.chat_template)
-        return Prompter(tokenizer, chat)
 
     # What lm-eval asks of a model.
 
@@ -255,11 +238,6 @@ class SpeculativeLM(TemplateLM):
     def scope(self) -> Scope:
         """The scope of the skip sets."""
         return self._plan.scope
-
-    @property
-    def skip_source(self) -> str:
-        """Where the skip sets come from, in words."""
-        return self._plan.source
 
     @property
     def controller(self) -> SkipController:
@@ -302,12 +280,9 @@ class SpeculativeLM(TemplateLM):
         """Refuses a `--use_cache` file of another configuration; see model_adapters.cache."""
         super().set_cache_hook(cache_hook)
         if cache_hook.dbdict is not None:
-            self._guard = CacheGuard(cache_hook.dbdict, configuration(self))
-            if self._guard.holds_answers:
-                self._say(
-                    f"answers in {self._guard.name} are replayed: they were made by this very "
-                    "configuration, but have no accept length and no speed"
-                )
+            self._intake.guard = CacheGuard(cache_hook.dbdict, configuration(self))
+            for note in self._intake.guard.notes():
+                self._say(note)
 
     @property
     def overflow(self) -> dict[str, int]:
@@ -336,13 +311,7 @@ class SpeculativeLM(TemplateLM):
 
     def jobs(self, requests: Sequence[Instance]) -> list[Job]:
         """The generation requests, all checked. Raises AdapterError naming the document."""
-        repeats: Counter[int] = Counter()
-        jobs = []
-        for instance in requests:
-            jobs.append(self._job(instance, repeats[id(instance)]))
-            repeats[id(instance)] += 1
-        self.chooser.ready(jobs)
-        return jobs
+        return self._intake.jobs(requests)
 
     def check_request(self, request: Request, given: Mapping[str, Any]) -> None:
         """Raises AdapterError for a request that `job` would refuse, before `load`, too."""
@@ -354,14 +323,7 @@ class SpeculativeLM(TemplateLM):
     ) -> Job:
         """One request with the generation arguments `given`; the controller chooses its skip set
         unless `choice` does. Raises AdapterError for a request that cannot be answered."""
-        router = None
-        if choice is None:
-            router = self.chooser.router_for(request)
-            choice = self.chooser.choose(request, router)
-            self._say_style(request)
-        job = self._answerer.job(request, given, choice, router=router)
-        self.chooser.ready([job])
-        return job
+        return self._intake.job(request, given, choice)
 
     def begin_run(self, jobs: Sequence[Job]) -> None:
         """Empty the drafter and the counts, and warm up what these jobs need."""
@@ -397,39 +359,12 @@ class SpeculativeLM(TemplateLM):
         """The answer to a job whose turns were decoded elsewhere."""
         return self._answerer.put_together(job, turns)
 
-    def _job(self, instance: Instance, repeat: int) -> Job:
-        context, given = instance.args
-        request = Request.of(context, instance.doc, instance.task_name, instance.doc_id)
-        router = self.chooser.router_for(request)
-        choice = self.chooser.choose(request, router)
-        self._say_style(request)
-        job = self._answerer.job(request, given, choice, repeat, router)
-        greedy = job.options.temperature == 0.0
-        if greedy and self.arguments.temperature > 0.0:
-            self._say_once(
-                f"{request.task} asks for greedy decoding, which wins over temperature="
-                f"{self.arguments.temperature} (--gen_kwargs do_sample=True,temperature=… wins "
-                f"over the task)"
-            )
-        if self._guard is not None:
-            skip = None if router else choice.skip
-            self._guard.claim("generate_until", instance.args, request, skip, greedy)
-        return job
-
-    def _say_style(self, request: Request) -> None:
-        templated = self.prompter.chat or self.arguments.chat_template is not None
-        if request.style == "chat" and not templated:
-            self._say_once(
-                f"{self.info.id} has no chat template: prompts made for chat models reach it as "
-                f"plain text; the *_fewshot tasks suit it better"
-            )
-
     def loglikelihood(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """Log-probability of each continuation, and whether greedy decoding would give it."""
         keep = self.cache_hook.add_partial
-        answers = self._likelihoods.pairs(requests, self._claim_scored, keep, disable_tqdm)
+        answers = self._likelihoods.pairs(requests, self._intake.claim_scored, keep, disable_tqdm)
         self.chooser.say_routes()
         return answers
 
@@ -438,7 +373,7 @@ class SpeculativeLM(TemplateLM):
     ) -> list[float]:
         """Log-probability of each whole text, in windows of the context as lm-eval cuts them."""
         keep = self.cache_hook.add_partial
-        return self._likelihoods.rolling(requests, self._claim_scored, keep, disable_tqdm)
+        return self._likelihoods.rolling(requests, self._intake.claim_scored, keep, disable_tqdm)
 
     def _loglikelihood_tokens(
         self,
@@ -449,13 +384,6 @@ class SpeculativeLM(TemplateLM):
     ) -> list[tuple[float, bool]]:
         keep = self.cache_hook.add_partial
         return self._likelihoods.tokens(requests, places, keep, disable_tqdm)
-
-    def _claim_scored(
-        self, kind: str, instance: Instance, request: Request, skip: SkipSet | None
-    ) -> None:
-        self._say_style(request)
-        if self._guard is not None:
-            self._guard.claim(kind, instance.args, request, skip, greedy=True)
 
     def _say_once(self, message: str) -> None:
         if message not in self._said and not self.quiet:

@@ -1,7 +1,7 @@
 """The skip set of each request: by its task and domain, or by a router where these tell nothing.
 
-May import: tss_bench.{types,domains}, model_adapters.{answering,arguments,prompts,router,
-skip_plan}.
+May import: tss_bench.{types,domains,routing}, model_adapters.{answering,arguments,prompts,router,
+router_prompts,skip_plan}.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from model_adapters.answering import Job
-from model_adapters.arguments import one_error
+from model_adapters.arguments import Arguments, one_error
 from model_adapters.prompts import Request
 from model_adapters.router import PromptRouter
+from model_adapters.router_prompts import domain_prompts
 from model_adapters.skip_plan import SkipPlan
 from tss_bench.domains import SkipChoice, SkipController
+from tss_bench.routing import NEIGHBOURS
 from tss_bench.types import SkipSet
 
 
@@ -22,10 +24,18 @@ class Chooser:
     """Chooses among the sets of a plan; `say` tells the user what was chosen, once each.
 
     `controller` may be replaced between two calls: then nothing is routed. `router` is None
-    without `router=knn`, and until the target is loaded.
+    without `router=knn`, and until the target is loaded; `prompts` are those it compares with.
+    `source` is where the sets come from, `notes` what the user should be told of them.
+
+    Raises AdapterError where the plan wants a router and there are too few prompts for it.
     """
 
-    def __init__(self, plan: SkipPlan, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: SkipPlan, arguments: Arguments, say: Callable[[str], None]) -> None:
+        self.prompts = domain_prompts(plan.routed) if plan.routed else None
+        if self.prompts:
+            self.prompts.require(arguments.router_k or NEIGHBOURS)
+        self.source = plan.source
+        self.notes = (*plan.notes, *(self.prompts.notes if self.prompts else ()))
         self._planned = plan.controller
         self._say = say
         self.controller: SkipController = plan.controller

@@ -27,7 +27,7 @@ def configuration(adapter: SpeculativeLM) -> dict[str, Any]:
         "num_layers": adapter.info.num_layers,
         "drafter": adapter.drafter_id,
         "max_nodes": adapter.drafter.max_nodes,
-        "skip_source": adapter.skip_source,
+        "skip_source": adapter.chooser.source,
         "skip_sets": {name: list(skip) for name, skip in adapter.controller.sets.items()},
         "scope": adapter.scope,
         "dtype": adapter.dtype,

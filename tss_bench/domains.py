@@ -38,6 +38,8 @@ DOMAINS = (
 
 UNNAMED_TASK = "unnamed task"
 """What the task of a request is called that comes without one."""
+EVERY_OTHER_TASK = "*"
+"""What stands for the tasks without a set of their own where sets are listed."""
 
 _TASK_PREFIXES = ("specbench_", "tss_")
 _TASK_SUFFIXES = ("_fewshot", "_ll")
@@ -295,7 +297,7 @@ class SkipController:
     @property
     def sets(self) -> dict[str, SkipSet]:
         """The set of each task or domain named; `*` is the one every other task gets."""
-        return {**(self._sets or {}), "*": self._default}
+        return {**(self._sets or {}), EVERY_OTHER_TASK: self._default}
 
     def knows(self, task: str, domain: str | None = None) -> bool:
         """Whether `choose` finds a set for this very task or its domain; a fixed set is for all."""
