@@ -24,6 +24,7 @@ LAYERS = {
     "tss_bench": 0,
     "tss_bench.autoload": 0,
     "tss_bench.domains": 0,
+    "tss_bench.files": 0,
     "tss_bench.paths": 0,
     "tss_bench.protocols": 0,
     "tss_bench.task_paths": 0,
