@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +18,7 @@ from model_adapters.answering import Job
 from model_adapters.base import SpeculativeLM
 from tss_bench import __version__, weights
 from tss_bench.bench_report import HUB, engine_report, engine_table
+from tss_bench.decoding.answer import Clock
 from tss_bench.decoding.divergence import Divergence, find_divergence
 from tss_bench.harness import (
     TaskRequests,
@@ -27,7 +26,9 @@ from tss_bench.harness import (
     load_tasks,
     prepare_runnable,
     run_interleaved,
+    split_names,
 )
+from tss_bench.machine import processor
 from tss_bench.types import GeneratedText, GenerationStats, SkipSet
 
 DOMAIN_TASKS = (
@@ -126,7 +127,7 @@ def machine(adapters: Adapters, left_out: Mapping[str, str] | None = None) -> st
     first = next(iter(adapters.values()))
     place = (
         f"tss_bench {__version__}, {first.info.id} in {first.dtype} on "
-        f"{first.device}, {platform.processor() or platform.machine()}, "
+        f"{first.device}, {processor()}, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
     lines = [place, *(_adapter_line(one) for one in adapters.values())]
@@ -153,16 +154,12 @@ def prepare(
             raise ValueError(f"--{name} must be at least 1, got {value}")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    adapters, left_out = prepare_runnable(_names(args.model), args.model_args)
-    tasks = load_tasks(_names(args.tasks), args.limit, {"split": args.split})
+    adapters, left_out = prepare_runnable(split_names(args.model), args.model_args)
+    tasks = load_tasks(split_names(args.tasks), args.limit, {"split": args.split})
     arguments = next(iter(adapters.values())).arguments
     for task in tasks:
         task.options(arguments)
     return adapters, tasks, left_out
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def setting(
@@ -285,21 +282,9 @@ def _hub_answer(adapter: SpeculativeLM) -> Callable[[Job], GeneratedText]:
 
 def hub_generate(model: Any, ids: Sequence[int], limit: int) -> GenerationStats:
     """One greedy answer by Hugging Face's `generate`, timed as ours are; `limit` new ids."""
-    prompt = torch.tensor([list(ids)], device=model.device)
     clock = _FirstToken(model.device)
-    with torch.inference_mode():
-        output = model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=limit,
-            do_sample=False,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            streamer=clock,
-        )
+    new_tokens = len(hub_greedy(model, ids, limit, streamer=clock))
     wall = clock.elapsed()
-    new_tokens = output.shape[1] - len(ids)
     return GenerationStats(
         prompt_tokens=len(ids),
         new_tokens=new_tokens,
@@ -315,14 +300,31 @@ def hub_generate(model: Any, ids: Sequence[int], limit: int) -> GenerationStats:
     )
 
 
+def hub_greedy(model: Any, ids: Sequence[int], limit: int, **given: Any) -> list[int]:
+    """The new ids of Hugging Face's greedy `generate`, which also gets what is `given`."""
+    prompt = torch.tensor([list(ids)], device=model.device)
+    with torch.inference_mode():
+        output = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=limit,
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            **given,
+        )
+    new: list[int] = output[0, len(ids) :].tolist()
+    return new
+
+
 class _FirstToken(BaseStreamer):
     """Notes when the first new id came; `generate` puts the prompt first, then each id."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
         self._puts = 0
         self.first_s = 0.0
-        self._start = self._now()
+        self._clock = Clock(device)
 
     def put(self, value: torch.Tensor) -> None:
         self._puts += 1
@@ -334,9 +336,4 @@ class _FirstToken(BaseStreamer):
 
     def elapsed(self) -> float:
         """Seconds since the clock was made."""
-        return self._now() - self._start
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+        return self._clock.wall()

@@ -22,9 +22,16 @@ from model_adapters.arguments import split_arguments
 from model_adapters.base import SpeculativeLM
 from tss_bench import __version__
 from tss_bench.answer_records import digest
-from tss_bench.harness import OpenTasks, TaskRequests, open_tasks, prepare_adapters, shares
+from tss_bench.harness import (
+    OpenTasks,
+    TaskRequests,
+    open_tasks,
+    prepare_adapters,
+    shares,
+    split_names,
+)
+from tss_bench.machine import device_line
 from tss_bench.run_records import RunError
-from tss_bench.tolerance_plan import names as split_names
 from tss_bench.training.records import source_state
 from tss_bench.weights.loading import resolve_device
 
@@ -137,7 +144,7 @@ def make_plan(args: argparse.Namespace) -> RunPlan:
             "split": args.split,
             "commit": source_state(),
             "versions": versions(),
-            "machine": machine(next(iter(adapters.values()))),
+            "machine": device_line(resolve_device(next(iter(adapters.values())).arguments.device)),
         },
         gen_kwargs=gen_kwargs,
         split=args.split,
@@ -173,23 +180,6 @@ def versions() -> dict[str, str]:
     packages = ("torch", "transformers", "lm_eval")
     found = {name: version(name) for name in packages}
     return {"tss_bench": __version__, **found, "python": platform.python_version()}
-
-
-def machine(adapter: SpeculativeLM) -> str:
-    """The device that an adapter runs on; known before it is loaded."""
-    device = torch.device(resolve_device(adapter.arguments.device))
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
-    return f"{_processor()}, {torch.get_num_threads()} threads"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
 
 
 def data_source(task: TaskRequests) -> dict[str, Any]:
