@@ -101,6 +101,8 @@ def generate_steps(
             clock.resume()
     text = answer.text()
     stats = answer.stats(len(prompt_ids), clock, clock.wall())
+    if isinstance(drafter, SharesTarget):
+        drafter.detach()
     return Generation(tuple(answer.ids), text, stats)
 
 
