@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -35,6 +37,27 @@ class AdapterError(ValueError):
 
     def __init__(self, message: object) -> None:
         super().__init__(" ".join(str(message).split()))
+
+
+@contextmanager
+def one_error() -> Iterator[None]:
+    """What the layers below refuse becomes one AdapterError."""
+    try:
+        yield
+    except AdapterError:
+        raise
+    except (ValueError, OSError, RuntimeError) as error:
+        raise AdapterError(error) from error
+
+
+def refuse_several_processes(adapter: str) -> None:
+    """Raises AdapterError where a launcher started more than one process."""
+    started = os.environ.get("WORLD_SIZE", "1")
+    if started not in ("", "1"):
+        raise AdapterError(
+            f"{adapter} runs in one process, but {started} were started "
+            f"(WORLD_SIZE={started}); use accelerate launch --num_processes 1 or plain lm_eval"
+        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from lm_eval.api.model import hash_args
@@ -25,9 +25,7 @@ _CLAIM = "tss_bench:claim:"
 
 
 class CacheGuard:
-    """Guards one open cache; `store` is lm-eval's SqliteDict, `name` its file.
-
-    `holds_answers`: whether an earlier run of this configuration filled it.
+    """Guards one open cache; `store` is lm-eval's SqliteDict.
 
     Raises AdapterError for a file filled by another configuration or another kind of model.
     """
@@ -40,8 +38,8 @@ class CacheGuard:
             raise AdapterError(
                 f"cache {name} was not filled by an adapter of tss_bench; give another --use_cache"
             )
-        self.holds_answers = known is not None
-        self.name = name
+        self._holds_answers = known is not None
+        self._name = name
         wanted = json.loads(json.dumps(fingerprint, default=str))
         if known is None:
             store[_FINGERPRINT] = wanted
@@ -52,6 +50,14 @@ class CacheGuard:
             )
         pickled = store.encode
         store.encode = lambda value: pickled(_text_only(value))
+
+    def notes(self) -> Iterator[str]:
+        """What the user should be told of a cache that an earlier run filled."""
+        if self._holds_answers:
+            yield (
+                f"answers in {self._name} are replayed: they were made by this very "
+                "configuration, but have no accept length and no speed"
+            )
 
     def claim(
         self,

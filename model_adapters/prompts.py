@@ -39,7 +39,8 @@ class Request:
         task = task or UNNAMED_TASK
         row: Mapping[str, Any] = doc if isinstance(doc, Mapping) and "prompt_style" in doc else {}
         turns = tuple(row.get("turns") or (context,))
-        name = str(row.get("id", doc_id))
+        name = row.get("id", doc_id)
+        name = "" if name is None else str(name)
         return cls(context, task, name, turns, row.get("prompt_style"), row.get("domain"))
 
     @property
@@ -66,6 +67,15 @@ class Prompter:
             )
         self._tokenizer = tokenizer
         self.chat = chat
+
+    @classmethod
+    def of(
+        cls, tokenizer: PreTrainedTokenizerBase, chat: bool | None, is_chat_model: bool
+    ) -> Prompter:
+        """With `chat` None the template is used where model and tokenizer are made for it."""
+        if chat is None:
+            chat = is_chat_model and bool(tokenizer.chat_template)
+        return cls(tokenizer, chat)
 
     def render(self, messages: Sequence[Mapping[str, str]], open_turn: bool = True) -> str:
         """The text of a conversation; `open_turn` begins the assistant's next turn.

@@ -53,8 +53,8 @@ class PromptRouter:
     """Chooses among the skip sets of a map's domains; `say` tells the user one line.
 
     The index is read from the user's cache, or made and kept there, when it is first needed.
-    `fingerprint` names all that it depends on, `chosen` holds the choice of each document and
-    prompt by task, for the record of the run.
+    `fingerprint` names all that it depends on. What was chosen is counted, each document and
+    prompt once, for the record of the run; no prompt is kept.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class PromptRouter:
         self.fingerprint = self._make_fingerprint()
         self._routers: dict[str, Router] = {}
         self._scored: tuple[tuple[int, ...], SkipSet] | None = None
-        self.chosen: dict[str, dict[tuple[str, str], SkipChoice]] = {}
+        self._seen: set[bytes] = set()
+        self._counted: dict[str, Counter[tuple[str, SkipSet]]] = {}
 
     @property
     def sets(self) -> set[SkipSet]:
@@ -166,8 +167,16 @@ class PromptRouter:
         # A dense choice goes on with the prefill that it was made from.
         extra = ", one dense prefill more" if self._reads_twice and skip else ""
         choice = SkipChoice(request.task, domain, skip, f"router: {why}{extra}")
-        self.chosen.setdefault(request.task, {})[request.name, prompt] = choice
+        self._count(choice, request.name, prompt)
         return choice
+
+    def _count(self, choice: SkipChoice, name: str, prompt: str) -> None:
+        key = json.dumps([choice.task, name, prompt]).encode()
+        digest = hashlib.blake2b(key, digest_size=16).digest()
+        if digest not in self._seen:
+            self._seen.add(digest)
+            counts = self._counted.setdefault(choice.task, Counter())
+            counts[choice.domain or "dense", choice.skip] += 1
 
     def _route(self, prompt: str, features: Tensor) -> Route | None:
         """None where the index has no prompt of this form."""
@@ -193,22 +202,19 @@ class PromptRouter:
 
     def notes(self) -> Iterator[str]:
         """A line a task: how many of its requests went where."""
-        for task, choices in self.chosen.items():
-            counts = Counter(choice.domain or "dense" for choice in choices.values())
-            told = ", ".join(f"{count} {domain}" for domain, count in counts.most_common())
-            yield f"{task}: {len(choices)} requests routed: {told}"
+        for task, counts in self._counted.items():
+            told = ", ".join(f"{count} {domain}" for (domain, _), count in counts.most_common())
+            yield f"{task}: {counts.total()} requests routed: {told}"
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """By task and domain (`dense` for strangers): the set, and how many requests got it."""
-        found: dict[str, dict[str, Any]] = {}
-        for task, choices in self.chosen.items():
-            domains = found.setdefault(task, {})
-            for choice in choices.values():
-                entry = domains.setdefault(
-                    choice.domain or "dense", {"skip": list(choice.skip), "requests": 0}
-                )
-                entry["requests"] += 1
-        return found
+        return {
+            task: {
+                domain: {"skip": list(skip), "requests": count}
+                for (domain, skip), count in counts.items()
+            }
+            for task, counts in self._counted.items()
+        }
 
     def _make_index(self) -> RouterIndex:
         bar = tqdm(self._entries, desc="router index", unit="prompt")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,9 +54,9 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return load(name, **arguments)
 
     monkeypatch.setattr("tss_bench.weights.load_model", counted)
-    api._kept.clear()
+    api._KEPT.clear()
     yield seen
-    api._kept.clear()
+    api._KEPT.clear()
 
 
 def test_the_answer_is_the_adapter_s_own(decoder: tss_bench.Decoder, given: dict[str, Any]) -> None:
@@ -182,8 +184,9 @@ def test_a_task_chooses_the_set_of_its_domain(given: dict[str, Any], tmp_path: P
     assert chosen(task="law")[0] == [3]
     assert chosen(task="qa", skip_layers="0")[:2] == ([0], "qa")
     assert chosen() == ([], None, f"map {path} has no set for requests without a task: dense")
-    with pytest.raises(AdapterError, match="task 'summaries' is no domain"):
-        chosen(task="summaries")
+    for unknown in ("summaries", "*"):
+        with pytest.raises(AdapterError, match="is no domain and has no skip set"):
+            chosen(task=unknown)
 
 
 def test_a_second_call_uses_the_loaded_decoder(given: dict[str, Any], loads: list[str]) -> None:
@@ -193,7 +196,31 @@ def test_a_second_call_uses_the_loaded_decoder(given: dict[str, Any], loads: lis
     assert len(loads) == 1
     tss_bench.generate(PROMPT, MODEL, max_new_tokens=4, max_length=64, **given)
     tss_bench.generate(PROMPT, "native_ar", max_new_tokens=4, **given)
-    assert (len(loads), len(api._kept)) == (3, 1)
+    assert len(loads) == 3
+
+
+def test_the_decoder_before_is_dropped_before_the_next_one_loads(
+    given: dict[str, Any], loads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[tss_bench.Decoder]] = []
+    alive: list[int] = []
+    prepare, load = api.prepare, tss_bench.Decoder.load
+
+    def watched(*words: Any, **arguments: Any) -> tss_bench.Decoder:
+        decoder = prepare(*words, **arguments)
+        made.append(weakref.ref(decoder))
+        return decoder
+
+    def counted(self: tss_bench.Decoder, *words: Any) -> tss_bench.Decoder:
+        gc.collect()
+        alive.append(sum(one() is not None for one in made))
+        return load(self, *words)
+
+    monkeypatch.setattr(api, "prepare", watched)
+    monkeypatch.setattr(tss_bench.Decoder, "load", counted)
+    for model in (MODEL, "native_ar"):
+        tss_bench.generate(PROMPT, model, max_new_tokens=2, **given)
+    assert (len(loads), alive) == (2, [1, 1])
 
 
 def test_a_decoder_may_share_the_target_of_another(

@@ -17,13 +17,11 @@ from typing import Any
 
 import pytest
 
-import tss_bench
-import tss_bench.training
 from tss_bench import cli
+from tss_bench.commands import COMMANDS, GROUPS, Command
 from tss_bench.domains import DOMAINS, DomainMap
 
 ROOT = Path(__file__).resolve().parent.parent
-GROUPS = ("data", "domains", "search", "run", "spec-bench", "bench", "train")
 
 
 def stand_in(seen: list[Any]) -> SimpleNamespace:
@@ -39,30 +37,43 @@ def stand_in(seen: list[Any]) -> SimpleNamespace:
     return SimpleNamespace(add_arguments=add_arguments, run=run, run_engine=run)
 
 
+def put_in_place(monkeypatch: pytest.MonkeyPatch, module: str, instead: Any) -> None:
+    """What is imported as `module` of tss_bench from now on."""
+    monkeypatch.setitem(sys.modules, f"tss_bench.{module}", instead)
+
+
 @pytest.mark.parametrize(
-    ("words", "package", "name"),
+    ("words", "module"),
     [
-        (["bench", "engine"], tss_bench, "bench"),
-        (["bench", "domains"], tss_bench, "bench_domains"),
-        (["generate"], tss_bench, "generate_command"),
-        (["train", "eagle"], tss_bench.training, "eagle"),
-        (["search"], tss_bench, "search_command"),
-        (["run"], tss_bench, "run_command"),
+        (["bench", "engine"], "bench"),
+        (["bench", "domains"], "bench_domains"),
+        (["generate"], "generate_command"),
+        (["train", "eagle"], "training.eagle"),
+        (["search"], "search_command"),
+        (["run"], "run_command"),
     ],
 )
 def test_a_command_gets_its_arguments_and_ends_with_zero(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], package: Any, name: str
+    monkeypatch: pytest.MonkeyPatch, words: list[str], module: str
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(package, name, stand_in(seen), raising=False)
+    put_in_place(monkeypatch, module, stand_in(seen))
     assert cli.main([*words, "--tokens", "5"]) == 0
     assert seen == ["arguments", 5]
 
 
+@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: f"{row.group} {row.name}".strip())
+def test_a_row_names_a_module_and_its_functions(row: Command) -> None:
+    module = importlib.import_module(f"tss_bench.{row.module}")
+    assert row.group in GROUPS
+    assert callable(getattr(module, row.run))
+    row.fill(argparse.ArgumentParser())
+
+
 def test_only_the_chosen_command_adds_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(tss_bench, "bench", stand_in(seen), raising=False)
-    monkeypatch.setattr(tss_bench.training, "eagle", stand_in(seen), raising=False)
+    put_in_place(monkeypatch, "bench", stand_in(seen))
+    put_in_place(monkeypatch, "training.eagle", stand_in(seen))
     assert cli.main(["domains", "list"]) == 0
     assert seen == []
 
@@ -128,7 +139,7 @@ def test_a_map_that_is_not_there_is_one_line_and_exit_code_two(
 def test_an_error_of_input_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
-    monkeypatch.setattr(tss_bench, "bench", _failing(error), raising=False)
+    put_in_place(monkeypatch, "bench", _failing(error))
     assert cli.main(["bench", "engine"]) == 2
     text = capsys.readouterr().err
     own = type(error).__module__ == "tss_bench.weights.cache"
@@ -148,7 +159,7 @@ def test_the_traceback_comes_before_the_line_where_it_is_asked_for(
 ) -> None:
     failing = _failing(ValueError("shapes differ"))
     failing.add_arguments = lambda parser: parser.add_argument("--tokens", type=int)
-    monkeypatch.setattr(tss_bench, "bench", failing, raising=False)
+    put_in_place(monkeypatch, "bench", failing)
     assert cli.main(words) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
@@ -160,7 +171,7 @@ def test_the_traceback_comes_before_the_line_where_it_is_asked_for(
     "error", [KeyError("layers"), IndexError(3), TypeError("no"), RuntimeError()]
 )
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    monkeypatch.setattr(tss_bench, "bench", _failing(error), raising=False)
+    put_in_place(monkeypatch, "bench", _failing(error))
     with pytest.raises(type(error)):
         cli.main(["bench", "engine"])
 
@@ -182,8 +193,7 @@ def rows_of_qa_only(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ValueError(f"no rows of {domain}\nhere")
         return ["one", "two"], source
 
-    module = importlib.import_module("tss_bench.data.resolve")
-    monkeypatch.setattr(module, "resolve", resolve)
+    monkeypatch.setattr("tss_bench.data_report.resolve", resolve)
 
 
 @pytest.mark.usefixtures("rows_of_qa_only")
@@ -283,6 +293,6 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(unbuffered: str) -> Non
 
 
 def test_another_broken_pipe_is_no_quiet_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tss_bench, "bench", _failing(BrokenPipeError(32, "worker")), raising=False)
+    put_in_place(monkeypatch, "bench", _failing(BrokenPipeError(32, "worker")))
     with pytest.raises(BrokenPipeError, match="worker"):
         cli.main(["bench", "engine"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -137,3 +137,32 @@ def test_an_answer_of_one_turn_has_itself_as_its_turns() -> None:
     assert answer.config == {}
     assert answer.ids == ()
     assert json.dumps(answer) == '"only"'
+
+
+def test_statistics_come_back_from_json() -> None:
+    stats = replace(STATS, prompt_truncated=True)
+    record = json.loads(json.dumps(asdict(stats)))
+    assert record["accept_lengths"] == [3, 2]
+    assert GenerationStats.from_dict(record) == stats
+    old = {key: value for key, value in record.items() if key != "prompt_truncated"}
+    assert GenerationStats.from_dict(old) == STATS
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"speed": 3.0}, TypeError),
+        ({"accept_lengths": None}, TypeError),
+        ({"accept_lengths": [5]}, ValueError),
+    ],
+)
+def test_other_fields_are_no_statistics(change: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        GenerationStats.from_dict({**asdict(STATS), **change})
+
+
+def test_missing_fields_are_no_statistics() -> None:
+    for name in ("accept_lengths", "stop"):
+        record = {key: value for key, value in asdict(STATS).items() if key != name}
+        with pytest.raises(TypeError, match=name):
+            GenerationStats.from_dict(record)

@@ -20,7 +20,7 @@ from model_adapters.base import SpeculativeLM
 from model_adapters.prompts import Request
 from tss_bench.answer_steps import AnswerStep, StepReader
 from tss_bench.decoding.generate import finish
-from tss_bench.domains import DOMAINS, UNNAMED_TASK, SkipChoice, domain_of
+from tss_bench.domains import DOMAINS, EVERY_OTHER_TASK, UNNAMED_TASK, SkipChoice, domain_of
 from tss_bench.scoring.pooled import ratio, request_pairs
 from tss_bench.types import GeneratedText, GenerationStats, Protocol, Scope, SkipSet
 
@@ -170,7 +170,8 @@ class Decoder:
                 raise AdapterError(f"skip_layers={skip_layers}: {error}") from None
             name = task or UNNAMED_TASK
             return SkipChoice(name, domain_of(name), skip, f"skip_layers={skip}")
-        if task is not None and domain_of(task) is None and task not in adapter.controller.sets:
+        named = adapter.controller.sets.keys() - {EVERY_OTHER_TASK}
+        if task is not None and domain_of(task) is None and task not in named:
             raise AdapterError(
                 f"task {task!r} is no domain and has no skip set; leave it out or name one of "
                 f"{', '.join(DOMAINS)}"
@@ -287,20 +288,30 @@ def generate(prompt: str | Messages, model: str = DEFAULT_ADAPTER, **arguments: 
     """
     options = {name: value for name, value in arguments.items() if name in _OPTION_NAMES}
     rest = {name: value for name, value in arguments.items() if name not in _OPTION_NAMES}
-    return _keep(model, rest).generate(prompt, **cast(AnswerOptions, options))
+    return _KEPT.decoder(model, rest).generate(prompt, **cast(AnswerOptions, options))
 
 
-_kept: dict[str, Decoder] = {}
-"""The decoder of the last `generate`, at most one, by the text of its model and arguments."""
+class _Kept:
+    """The decoder of the last `generate`, by the text of its model and arguments."""
+
+    def __init__(self) -> None:
+        self._key = ""
+        self._decoder: Decoder | None = None
+
+    def decoder(self, model: str, arguments: Mapping[str, Any]) -> Decoder:
+        """The decoder that is kept, or a new one, which is kept in its place."""
+        key = repr((model, sorted(arguments.items())))
+        if self._decoder is None or self._key != key:
+            made = prepare(model, **arguments)
+            self._key, self._decoder = key, made  # before it loads: two may not fit in memory
+        return self._decoder
+
+    def clear(self) -> None:
+        """Forget the decoder."""
+        self._decoder = None
 
 
-def _keep(model: str, arguments: Mapping[str, Any]) -> Decoder:
-    key = repr((model, sorted(arguments.items())))
-    if key not in _kept:
-        decoder = prepare(model, **arguments)
-        _kept.clear()  # before the next one loads: two may not fit in memory
-        _kept[key] = decoder
-    return _kept[key]
+_KEPT = _Kept()
 
 
 def _generation_arguments(options: AnswerOptions) -> dict[str, Any]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +19,7 @@ from model_adapters.arguments import ROUTER_SHAPE
 from model_adapters.base import SpeculativeLM
 from tss_bench import __version__, weights
 from tss_bench.bench_report import HUB, engine_report, engine_table
+from tss_bench.decoding.answer import Clock
 from tss_bench.decoding.divergence import Divergence
 from tss_bench.harness import (
     TaskRequests,
@@ -28,7 +27,9 @@ from tss_bench.harness import (
     load_tasks,
     prepare_runnable,
     run_interleaved,
+    split_names,
 )
+from tss_bench.machine import processor
 from tss_bench.run_divergences import first_divergence
 from tss_bench.types import GeneratedText, GenerationStats
 
@@ -95,7 +96,7 @@ def run_lossless(args: argparse.Namespace) -> None:
     """
     adapters, tasks, left_out = prepare(args)
     for name in [name for name in adapters if "lossy" in adapters[name].drafter_id]:
-        if name not in _names(args.model):
+        if name not in split_names(args.model):
             del adapters[name]
             left_out[name] = "it is lossy by design, so its answers are not those of the target"
     _refuse_other_targets(adapters, tasks)
@@ -132,7 +133,7 @@ def machine(adapters: Adapters, left_out: Mapping[str, str] | None = None) -> st
     first = next(iter(adapters.values()))
     place = (
         f"tss_bench {__version__}, {first.info.id} in {first.dtype} on "
-        f"{first.device}, {platform.processor() or platform.machine()}, "
+        f"{first.device}, {processor()}, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
     lines = [place, *(_adapter_line(one) for one in adapters.values())]
@@ -159,16 +160,12 @@ def prepare(
             raise ValueError(f"--{name} must be at least 1, got {value}")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    adapters, left_out = prepare_runnable(_names(args.model), args.model_args)
-    tasks = load_tasks(_names(args.tasks), args.limit, {"split": args.split})
+    adapters, left_out = prepare_runnable(split_names(args.model), args.model_args)
+    tasks = load_tasks(split_names(args.tasks), args.limit, {"split": args.split})
     arguments = next(iter(adapters.values())).arguments
     for task in tasks:
         task.options(arguments)
     return adapters, tasks, left_out
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def setting(
@@ -292,21 +289,9 @@ def _hub_answer(adapter: SpeculativeLM) -> Callable[[Job], GeneratedText]:
 
 def hub_generate(model: Any, ids: Sequence[int], limit: int) -> GenerationStats:
     """One greedy answer by Hugging Face's `generate`, timed as ours are; `limit` new ids."""
-    prompt = torch.tensor([list(ids)], device=model.device)
     clock = _FirstToken(model.device)
-    with torch.inference_mode():
-        output = model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=limit,
-            do_sample=False,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            streamer=clock,
-        )
+    new_tokens = len(hub_greedy(model, ids, limit, streamer=clock))
     wall = clock.elapsed()
-    new_tokens = output.shape[1] - len(ids)
     return GenerationStats(
         prompt_tokens=len(ids),
         new_tokens=new_tokens,
@@ -322,14 +307,31 @@ def hub_generate(model: Any, ids: Sequence[int], limit: int) -> GenerationStats:
     )
 
 
+def hub_greedy(model: Any, ids: Sequence[int], limit: int, **given: Any) -> list[int]:
+    """The new ids of Hugging Face's greedy `generate`, which also gets what is `given`."""
+    prompt = torch.tensor([list(ids)], device=model.device)
+    with torch.inference_mode():
+        output = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=limit,
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            **given,
+        )
+    new: list[int] = output[0, len(ids) :].tolist()
+    return new
+
+
 class _FirstToken(BaseStreamer):
     """Notes when the first new id came; `generate` puts the prompt first, then each id."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
         self._puts = 0
         self.first_s = 0.0
-        self._start = self._now()
+        self._clock = Clock(device)
 
     def put(self, value: torch.Tensor) -> None:
         self._puts += 1
@@ -341,9 +343,4 @@ class _FirstToken(BaseStreamer):
 
     def elapsed(self) -> float:
         """Seconds since the clock was made."""
-        return self._now() - self._start
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+        return self._clock.wall()

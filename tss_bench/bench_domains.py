@@ -26,6 +26,7 @@ from tss_bench.bench_report import (
     summarize,
     summary_table,
 )
+from tss_bench.files import replace_text
 from tss_bench.harness import TaskRequests, load_adapters, run_interleaved
 from tss_bench.weights.cache import say
 
@@ -80,8 +81,8 @@ def run(args: argparse.Namespace) -> None:
         "summary": summary,
     }
     if args.out is not None:
-        _write(args.out / SUMMARY, f"{text}\n\n{domains_table(rows)}\n")
-        _write(args.out / RESULTS, json.dumps(line, indent=1) + "\n")
+        replace_text(args.out / SUMMARY, f"{text}\n\n{domains_table(rows)}\n")
+        replace_text(args.out / RESULTS, json.dumps(line, indent=1) + "\n")
     print(json.dumps(line))
 
 
@@ -105,7 +106,7 @@ def _measured(out: Path | None, adapters: bench.Adapters, task: TaskRequests) ->
     now = datetime.now(UTC).isoformat(timespec="seconds")
     text = json.dumps({"key": key, "measured": now, "rows": rows, "pairs": pairs})
     if path is not None:
-        _write(path, text + "\n")
+        replace_text(path, text + "\n")
     # Read back, so that figures are the same whether this run measured them or an earlier one.
     found: dict[str, Any] = json.loads(text)
     return found
@@ -150,10 +151,3 @@ def _read(path: Path) -> dict[str, Any]:
     except ValueError:
         return {"key": None}
     return found if isinstance(found, dict) else {"key": None}
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a whole file or none."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

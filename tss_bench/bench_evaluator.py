@@ -23,9 +23,8 @@ from tss_bench.batched_evaluator import BatchedEvaluator
 from tss_bench.bench import DOMAIN_TASKS, machine
 from tss_bench.calibration import SequentialEvaluator, require_calibration
 from tss_bench.evaluators import Evaluator
-from tss_bench.harness import TaskRequests, load_adapters, load_tasks, prepare_adapters
+from tss_bench.harness import TaskRequests, load_adapters, load_tasks, prepare_adapters, split_names
 from tss_bench.search import Evaluation, Job, SearchSpace
-from tss_bench.search_plan import names
 from tss_bench.types import SCOPES, SkipSet
 
 TASKS = (*DOMAIN_TASKS, "tss_mmlu")
@@ -55,11 +54,11 @@ def run(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name} must be at least 1, got {value}")
-    tasks = load_tasks(names(args.tasks), args.limit, {"split": "calibration"})
+    tasks = load_tasks(split_names(args.tasks), args.limit, {"split": "calibration"})
     require_calibration(tasks)
     shared = {"scope": args.scope, "skip_layers": "dense"}
     given = {**split_arguments(args.model_args), **shared}
-    adapters = prepare_adapters(names(args.model), given)
+    adapters = prepare_adapters(split_names(args.model), given)
     load_adapters(adapters)
     print(machine(adapters), flush=True)
     rows: list[dict[str, Any]] = []

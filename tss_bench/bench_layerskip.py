@@ -32,7 +32,14 @@ from model_adapters.answering import Job
 from model_adapters.arguments import split_arguments
 from model_adapters.base import SpeculativeLM
 from model_adapters.layerskip import NUM_SPECULATIONS
-from tss_bench.bench import DOMAIN_TASKS, divergence_line, hub_model, machine, refuse_other_work
+from tss_bench.bench import (
+    DOMAIN_TASKS,
+    divergence_line,
+    hub_greedy,
+    hub_model,
+    machine,
+    refuse_other_work,
+)
 from tss_bench.decoding.answer import Clock
 from tss_bench.decoding.divergence import Divergence, find_divergence
 from tss_bench.decoding.drafters.layerskip import LayerSkip
@@ -43,10 +50,10 @@ from tss_bench.harness import (
     load_adapters,
     load_tasks,
     prepare_adapters,
+    split_names,
 )
 from tss_bench.scoring.pooled import ratio
 from tss_bench.scoring.statistics import Interval, ratio_interval
-from tss_bench.search_plan import names
 from tss_bench.types import SkipSet
 
 ADAPTER = "native_layerskip"
@@ -218,23 +225,17 @@ def hub_assisted(
     settings.num_assistant_tokens = drafter.max_nodes - 1
     settings.num_assistant_tokens_schedule = "constant"
     settings.assistant_confidence_threshold = 0.0
-    prompt = torch.tensor([list(ids)], device=model.device)
     passes = _Passes()
     clock = Clock(model.device)
-    with torch.inference_mode():
-        output = model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=limit,
-            do_sample=False,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            eos_token_id=list(eos_ids) or None,
-            assistant_early_exit=drafter.exit_layer,
-            streamer=passes,
-        )
-    return Timed(tuple(output[0, len(ids) :].tolist()), tuple(passes.lengths), clock.wall())
+    new = hub_greedy(
+        model,
+        ids,
+        limit,
+        eos_token_id=list(eos_ids) or None,
+        assistant_early_exit=drafter.exit_layer,
+        streamer=passes,
+    )
+    return Timed(tuple(new), tuple(passes.lengths), clock.wall())
 
 
 class _Passes(BaseStreamer):
@@ -265,7 +266,7 @@ def _prepare(args: argparse.Namespace) -> tuple[SpeculativeLM, list[TaskRequests
         raise ValueError(f"--model_args may not hold {name}; this command has {_FLAGS[name]}")
     given |= {"exit_layer": args.exit_layer, "num_speculations": args.num_speculations}
     adapter = prepare_adapters([ADAPTER], given)[ADAPTER]
-    tasks = load_tasks(names(args.tasks), args.limit, {"split": args.split})
+    tasks = load_tasks(split_names(args.tasks), args.limit, {"split": args.split})
     refuse_other_work(adapter, tasks)
     if args.threads is not None:
         torch.set_num_threads(args.threads)

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from tss_bench import __version__
 from tss_bench.decoding.drafters.automaton import SuffixAutomaton
 from tss_bench.decoding.drafters.static_automaton import Cursor, StaticAutomaton
+from tss_bench.machine import processor
 
 SIZES = (1_000, 4_000, 16_000, 64_000)
 VOCABULARY = 49_152
@@ -52,10 +53,7 @@ def run(args: argparse.Namespace) -> None:
     if not all(word.isdecimal() and int(word) for word in words):
         raise ValueError(f"--sizes must be whole numbers of at least 1, got {args.sizes!r}")
     sizes = [int(word) for word in words]
-    machine = (
-        f"tss_bench {__version__}, {platform.processor() or platform.machine()}, "
-        f"Python {platform.python_version()}"
-    )
+    machine = f"tss_bench {__version__}, {processor()}, Python {platform.python_version()}"
     print(machine, flush=True)
     rows = [row for name in TEXTS for row in measure(name, sizes, args.rounds)]
     print(table(rows))

@@ -4,7 +4,7 @@ A `DomainMap` is the JSON file a search leaves behind: for one (target, drafter)
 skip set of each domain. A `SkipController` answers one question, "which skip set for this
 task, and why", and remembers what it answered.
 
-May import: the standard library and tss_bench.types (layer L0 of the design).
+May import: the standard library and tss_bench.{files,types} (layer L0 of the design).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tss_bench.files import replace_text
 from tss_bench.types import PROTOCOLS, SCOPES, Protocol, Scope, SkipSet
 
 SCHEMA = 1
@@ -38,6 +39,8 @@ DOMAINS = (
 
 UNNAMED_TASK = "unnamed task"
 """What the task of a request is called that comes without one."""
+EVERY_OTHER_TASK = "*"
+"""What stands for the tasks without a set of their own where sets are listed."""
 
 _TASK_PREFIXES = ("specbench_", "tss_")
 _TASK_SUFFIXES = ("_fewshot", "_ll")
@@ -193,13 +196,7 @@ class DomainMap:
         """Write the JSON file in one step, so that no reader ever sees half of it."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
-        partial = target.with_name(f"{target.name}.{os.getpid()}.part")
-        try:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        replace_text(target, json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, source: str | os.PathLike[str]) -> DomainMap:
@@ -295,7 +292,7 @@ class SkipController:
     @property
     def sets(self) -> dict[str, SkipSet]:
         """The set of each task or domain named; `*` is the one every other task gets."""
-        return {**(self._sets or {}), "*": self._default}
+        return {**(self._sets or {}), EVERY_OTHER_TASK: self._default}
 
     def knows(self, task: str, domain: str | None = None) -> bool:
         """Whether `choose` finds a set for this very task or its domain; a fixed set is for all."""

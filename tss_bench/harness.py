@@ -74,6 +74,11 @@ class Outcome:
         return {name: aggregations[name](values) for name, values in self.samples.items()}
 
 
+def split_names(text: str | None) -> list[str]:
+    """The words of a comma-separated list."""
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
+
+
 def prepare_adapters(
     names: Sequence[str], arguments: str | Mapping[str, Any]
 ) -> dict[str, SpeculativeLM]:

@@ -1,7 +1,5 @@
 """`tss-bench domains list` and `show`: what a map says of each domain, its figures, and why.
 
-Quick to import: the command line does so for every command.
-
 May import: tss_bench (layer L3 of the design).
 """
 

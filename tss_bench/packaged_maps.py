@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,10 +24,11 @@ from model_adapters.arguments import share_out, split_arguments
 from model_adapters.base import SpeculativeLM
 from tss_bench import search_command
 from tss_bench.domains import DOMAINS, DomainConfig, DomainMap
-from tss_bench.harness import prepare_adapters
+from tss_bench.harness import prepare_adapters, split_names
+from tss_bench.machine import processor
 from tss_bench.search import Ledger
 from tss_bench.search.ledger import LedgerError
-from tss_bench.search_plan import SearchPlan, check_map, names, prepare
+from tss_bench.search_plan import SearchPlan, check_map, prepare
 from tss_bench.training.records import command_line, source_commit
 from tss_bench.types import SkipSet
 from tss_bench.weights import DEFAULT_MODEL
@@ -122,8 +122,8 @@ def run(args: argparse.Namespace) -> None:
 
 def plan_maps(args: argparse.Namespace) -> list[MapPlan]:
     """Every map with its checked search, by adapter, then strategy; nothing is written."""
-    adapters = list(dict.fromkeys(names(args.adapters)))
-    strategies = list(dict.fromkeys(names(args.strategies)))
+    adapters = list(dict.fromkeys(split_names(args.adapters)))
+    strategies = list(dict.fromkeys(split_names(args.strategies)))
     if not strategies:
         raise ValueError(f"--strategies names none; the default is {','.join(STRATEGIES)}")
     shared = [f"--tasks={','.join(_tasks(args.tasks))}", "--by=form"]
@@ -182,7 +182,7 @@ def plan_table(plans: Sequence[MapPlan], out: Path) -> str:
 
 def _tasks(text: str) -> list[str]:
     """The chosen tasks in the order of TASKS."""
-    chosen = names(text)
+    chosen = split_names(text)
     unknown = [name for name in chosen if name not in TASKS]
     if unknown or not chosen:
         raise ValueError(
@@ -301,7 +301,7 @@ def _stamp(args: argparse.Namespace, adapter: SpeculativeLM) -> dict[str, Any]:
         "commit": source_commit(),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": {
-            "processor": platform.processor() or platform.machine(),
+            "processor": processor(),
             "cpus": os.cpu_count(),
             "device": resolve_device(adapter.arguments.device),
         },

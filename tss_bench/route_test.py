@@ -26,7 +26,7 @@ from model_adapters.router import CHAT, PLAIN, PromptRouter
 from model_adapters.router_prompts import DomainPrompt, domain_prompts
 from tss_bench.bench import machine
 from tss_bench.decoding.answer import Clock
-from tss_bench.domains import DOMAINS, SkipChoice
+from tss_bench.domains import DOMAINS, EVERY_OTHER_TASK, SkipChoice
 from tss_bench.harness import interleave, prepare_adapters
 from tss_bench.route_report import (
     SAME_KIND,
@@ -127,7 +127,8 @@ def _prepare(args: argparse.Namespace) -> tuple[SpeculativeLM, Arguments]:
 
 def _sets(adapter: SpeculativeLM) -> dict[str, SkipSet]:
     """The map's sets; without a map every domain there is, dense."""
-    named = {name: skip for name, skip in adapter.controller.sets.items() if name != "*"}
+    sets = adapter.controller.sets
+    named = {name: skip for name, skip in sets.items() if name != EVERY_OTHER_TASK}
     return named or dict.fromkeys(DOMAINS, SkipSet.dense(adapter.info.num_layers))
 
 

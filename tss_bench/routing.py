@@ -3,13 +3,12 @@
 A pure index and a pure rule over arrays; knows neither models nor tasks nor skip sets. Routing
 skip sets by nearest prompts in the target's hidden states is KNN-SSD's idea (arXiv 2505.16162).
 
-May import: the standard library, numpy, safetensors (layer L2 of the design).
+May import: the standard library, numpy, safetensors, tss_bench.files (layer L2 of the design).
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+
+from tss_bench.files import replace
 
 Pooling = Literal["last", "mean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -100,12 +101,8 @@ class RouterIndex:
             "sources": json.dumps(dict(self.sources)),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
-            partial.write_bytes(save({_NAME: np.ascontiguousarray(self.features)}, record))
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        data = save({_NAME: np.ascontiguousarray(self.features)}, record)
+        replace(path, lambda part: part.write_bytes(data))
 
     @classmethod
     def load(cls, path: Path, fingerprint: str) -> RouterIndex:

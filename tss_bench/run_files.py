@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from lm_eval.api.model import LM
@@ -26,6 +25,7 @@ from transformers import PreTrainedTokenizerBase
 
 from model_adapters.base import SpeculativeLM
 from tss_bench.answer_records import digest
+from tss_bench.files import replace_text
 from tss_bench.harness import TaskRequests
 from tss_bench.run_choices import routes, skip_sets
 from tss_bench.run_divergences import divergences, plain_of
@@ -81,13 +81,6 @@ def time_stamp(started: datetime, repeat: int) -> str:
     """The time in the names of a repeat's files, as lm-eval writes it."""
     moment = (started + timedelta(seconds=repeat)).isoformat(timespec="microseconds")
     return moment.replace(":", "-")
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file in one step."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def evaluate(plan: RunPlan, name: str, answered: Answered) -> dict[str, Any]:

@@ -29,9 +29,10 @@ from tss_bench.harness import (
     open_tasks,
     prepare_each,
     shares,
+    split_names,
 )
+from tss_bench.machine import device_line
 from tss_bench.run_records import RunError
-from tss_bench.tolerance_plan import names as split_names
 from tss_bench.training.records import source_state
 from tss_bench.weights.loading import resolve_device
 
@@ -151,7 +152,7 @@ def make_plan(args: argparse.Namespace) -> RunPlan:
             "split": args.split,
             "commit": source_state(),
             "versions": versions(),
-            "machine": machine(next(iter(adapters.values()))),
+            "machine": device_line(resolve_device(next(iter(adapters.values())).arguments.device)),
         },
         gen_kwargs=gen_kwargs,
         split=args.split,
@@ -216,23 +217,6 @@ def versions() -> dict[str, str]:
     return {"tss_bench": __version__, **found, "python": platform.python_version()}
 
 
-def machine(adapter: SpeculativeLM) -> str:
-    """The device that an adapter runs on; known before it is loaded."""
-    device = torch.device(resolve_device(adapter.arguments.device))
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
-    return f"{_processor()}, {torch.get_num_threads()} threads"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
-
-
 def data_source(task: TaskRequests) -> dict[str, Any]:
     """Where the rows of a task are from, as the task tells; kind `foreign` for others' tasks."""
     found: dict[str, Any] = (task.task.config.metadata or {}).get("data", {})
@@ -255,6 +239,7 @@ def _check_task(task: TaskRequests, adapters: Mapping[str, SpeculativeLM], split
 def _settings(adapter: SpeculativeLM) -> dict[str, Any]:
     """All that an answer of one adapter depends on, beside its request; known before loading."""
     told = sorted(adapter.allowed_arguments() - _NOT_SETTINGS)
+    compared = adapter.chooser.prompts
     return {
         **{name: getattr(adapter.arguments, name) for name in told},
         "model": adapter.info.id,
@@ -265,5 +250,5 @@ def _settings(adapter: SpeculativeLM) -> dict[str, Any]:
         "skip_sets": {name: list(skip) for name, skip in adapter.controller.sets.items()},
         "device": resolve_device(adapter.arguments.device),
         **adapter.drafter_record(),
-        **({"router_data": dict(adapter._routed.sources)} if adapter._routed else {}),
+        **({"router_data": dict(compared.sources)} if compared else {}),
     }

@@ -61,7 +61,7 @@ class Record:
         """Raises KeyError and TypeError for what `as_json` does not write."""
         if kept["failed"] is not None:
             return cls(None, kept["failed"], kept["memory"])
-        stats = tuple(stats_of_json(turn) for turn in kept["stats"])
+        stats = tuple(GenerationStats.from_dict(turn) for turn in kept["stats"])
         turns, ids = tuple(kept["turns"]), tuple(tuple(ids) for ids in kept["ids"])
         answer = GeneratedText(turns[-1], stats, turns, kept["config"], ids)
         return cls(answer, None, kept["memory"])
@@ -79,11 +79,6 @@ class Round:
     def failed(self) -> bool:
         """Whether an adapter failed."""
         return any(record.failed is not None for record in self.records.values())
-
-
-def stats_of_json(turn: Mapping[str, Any]) -> GenerationStats:
-    """The statistics of one turn from their fields. Raises TypeError for others."""
-    return GenerationStats(**{**turn, "accept_lengths": tuple(turn["accept_lengths"])})
 
 
 class RunRecords:

@@ -24,7 +24,7 @@ from tss_bench.answer_records import digest
 from tss_bench.calibration import require_calibration
 from tss_bench.domains import DomainMap, MapError, domain_of
 from tss_bench.evaluators import EvaluatorName, evaluator_for
-from tss_bench.harness import TaskRequests, load_tasks, prepare_adapters
+from tss_bench.harness import TaskRequests, load_tasks, prepare_adapters, split_names
 from tss_bench.search import (
     Budget,
     Evaluation,
@@ -146,11 +146,6 @@ def check_map(found: DomainMap, adapter: SpeculativeLM, out: Path) -> None:
             )
 
 
-def names(text: str | None) -> list[str]:
-    """The words of a comma-separated list."""
-    return [word.strip() for word in (text or "").split(",") if word.strip()]
-
-
 def fingerprint(
     adapter: SpeculativeLM, task: TaskRequests, evaluator: EvaluatorName
 ) -> Fingerprint:
@@ -208,7 +203,7 @@ def _rules(args: argparse.Namespace) -> Rules:
 def _tolerances(text: str | None) -> list[float]:
     """The numbers of `--sweep-tolerance`, highest first, each once."""
     try:
-        values = {float(word) for word in names(text)}
+        values = {float(word) for word in split_names(text)}
     except ValueError:
         raise ValueError(
             f"--sweep-tolerance takes numbers like 0.05,0,-0.05, got {text!r}"
@@ -269,11 +264,11 @@ def _space(args: argparse.Namespace, strategy: Strategy, layers: int) -> SearchS
 
 
 def _tasks(args: argparse.Namespace, adapter: SpeculativeLM) -> list[TaskRequests]:
-    if not names(args.tasks):
+    if not split_names(args.tasks):
         raise ValueError("--tasks is missing: name tasks, for example specbench_translation")
     if args.limit is not None and args.limit < 1:
         raise ValueError(f"--limit must be at least 1, got {args.limit}")
-    tasks = load_tasks(names(args.tasks), args.limit, {"split": "calibration"})
+    tasks = load_tasks(split_names(args.tasks), args.limit, {"split": "calibration"})
     require_calibration(tasks)
     for task in tasks:
         if any(options.temperature > 0 for options in task.options(adapter.arguments)):

@@ -24,9 +24,9 @@ from tss_bench.answer_records import AnswerRecords, answer_record, digest
 from tss_bench.batched_answers import answers_of
 from tss_bench.bench import DOMAIN_TASKS
 from tss_bench.domains import SkipController
-from tss_bench.harness import TaskRequests, load_adapters, load_tasks
+from tss_bench.harness import TaskRequests, load_adapters, load_tasks, split_names
 from tss_bench.skip_plots import draw
-from tss_bench.tolerance_plan import DRAFTERS, Adapters, Side, names, prepare, require_greedy
+from tss_bench.tolerance_plan import DRAFTERS, Adapters, Side, prepare, require_greedy
 from tss_bench.tolerance_report import TOLERANCE, ablation_panels, compare, figures, table
 from tss_bench.types import SCOPES, SkipSet
 
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> None:
     Raises ValueError for bad input before any weight is loaded.
     """
     sides, adapters = prepare(args)
-    tasks = load_tasks(names(args.tasks), args.limit, {"split": args.split})
+    tasks = load_tasks(split_names(args.tasks), args.limit, {"split": args.split})
     require_greedy(tasks, adapters)
     with AnswerRecords(args.out) as records:
         _answer(sides, adapters, tasks, records)

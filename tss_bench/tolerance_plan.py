@@ -19,7 +19,7 @@ from model_adapters.arguments import split_arguments
 from model_adapters.base import SpeculativeLM
 from model_adapters.loaded import load_tokenizer
 from tss_bench import __version__, weights
-from tss_bench.harness import TaskRequests, prepare_adapters
+from tss_bench.harness import TaskRequests, prepare_adapters, split_names
 from tss_bench.skip_plots import check_plot
 from tss_bench.tolerance_report import parse_sets, singles
 from tss_bench.types import SkipSet
@@ -74,7 +74,7 @@ def prepare(args: argparse.Namespace) -> tuple[list[Side], dict[str, Adapters]]:
         raise ValueError(f"--limit must be at least 1, got {args.limit}")
     if args.reference is None and args.reference_draft is not None:
         raise ValueError("--reference-draft is the head of --reference, which is not given")
-    drafters = names(args.drafters)
+    drafters = split_names(args.drafters)
     for name in drafters:
         if name not in DRAFTERS:
             raise ValueError(f"--drafters: no drafter {name!r}; there is {', '.join(DRAFTERS)}")
@@ -109,11 +109,6 @@ def require_same_tokenizer(
             f"--reference {reference} has another tokenizer than --pretrained {target}; only "
             f"targets with the same ids can be compared, such as a model and its adapted form"
         )
-
-
-def names(text: str) -> list[str]:
-    """The words of a comma-separated list."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:

@@ -144,6 +144,15 @@ class GenerationStats:
                 f"{len(self.accept_lengths)} accept lengths for {self.verify_steps} verify steps"
             )
 
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> GenerationStats:
+        """From the fields as JSON gives them back. Raises TypeError for missing and other ones,
+        ValueError where there is not one accept length a step."""
+        found = dict(record)
+        if "accept_lengths" in found:
+            found["accept_lengths"] = tuple(found["accept_lengths"])
+        return cls(**found)
+
 
 class GeneratedText(str):
     """An answer that carries its statistics through lm-eval, which only knows `str`.

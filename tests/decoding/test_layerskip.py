@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from tss_bench.decoding.drafters.base import Drafter, SharesTarget
 from tss_bench.decoding.drafters.layerskip import LayerSkip
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.generate import DecodingOptions, Generation, generate
+from tss_bench.decoding.kv_cache import KVCache
 from tss_bench.decoding.lockstep import Request, read_prompt
 from tss_bench.decoding.target import Target
 from tss_bench.types import Protocol, Scope, SkipSet
@@ -203,6 +206,23 @@ def test_a_target_that_skips_all_behind_the_exit_agrees_with_every_draft(scope: 
     skip = SkipSet.of([0, 2, 3], tiny.LAYERS)
     stats = run(LayerSkip(2, 3), PROMPT, skip, scope, limit=13, ends=frozenset()).stats
     assert stats.accept_lengths == (4, 4, 4)
+
+
+def test_the_cache_of_an_answer_goes_with_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny.target()
+    caches: list[weakref.ref[KVCache]] = []
+    new_cache = target.new_cache
+
+    def watched(capacity: int) -> KVCache:
+        cache = new_cache(capacity)
+        caches.append(weakref.ref(cache))
+        return cache
+
+    monkeypatch.setattr(target, "new_cache", watched)
+    drafter = LayerSkip(2, 4)
+    generate(target, drafter, PROMPT, DENSE, DecodingOptions(8, ENDS), tiny.tokenizer())
+    gc.collect()
+    assert [cache() for cache in caches] == [None]
 
 
 def test_a_fork_and_a_second_request_start_anew() -> None:

@@ -49,6 +49,12 @@ def test_completion_and_foreign_prompts_are_left_alone(
     assert prompter.first(of(None, "x", "arc_easy")) == "x"
 
 
+def test_a_request_without_a_row_and_a_number_has_no_name() -> None:
+    nameless = Request.of("x", None, None, None)
+    assert (nameless.name, nameless.where) == ("", "this request")
+    assert Request.of("x", None, "arc_easy", 0).where == "document 0 of arc_easy"
+
+
 def test_chat_template_false_leaves_every_prompt_alone(
     tokenizer: PreTrainedTokenizerFast, row: Row
 ) -> None:

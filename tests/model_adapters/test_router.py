@@ -289,11 +289,27 @@ def test_scored_requests_are_routed_by_their_context(build: Build, routed: Build
     )
     assert lm.router is not None
     assert lm.router.summary() == {"unnamed task": {"qa": {"skip": [2], "requests": 1}}}
+    lm.loglikelihood(pairs, True)
+    (told,) = lm.router.notes()
+    assert told == "unnamed task: 1 requests routed: 1 qa"
     whole = [Instance("loglikelihood_rolling", FOREIGN, (text,), 0, (None, 0, 1))]
     empty = [Instance("loglikelihood", FOREIGN, ("", text), 0, (None, 0, 1))]
     dense = build(NativeAR)
     assert lm.loglikelihood_rolling(whole, True) == dense.loglikelihood_rolling(whole, True)
     assert lm.loglikelihood(empty, True) == dense.loglikelihood(empty, True)
+
+
+def test_an_index_that_cannot_be_made_is_one_error_when_scoring_too(
+    routed: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = routed()
+
+    def fail(self: PromptRouter) -> None:
+        raise RuntimeError("no room left")
+
+    monkeypatch.setattr(PromptRouter, "index", fail)
+    with pytest.raises(AdapterError, match="no room left"):
+        lm.loglikelihood([Instance("loglikelihood", FOREIGN, ("a", "b"), 0, (None, 0, 1))], True)
 
 
 # The index.

@@ -7,8 +7,8 @@ too), or `official` (never the mini set), or `mini` (always the mini set, no net
 The commits below are public records of the three sources. The hub serves NQ-open and MMLU as
 parquet files; their JSON-lines forms are known by content hash alone.
 
-May import: the standard library, tss_bench.{data,paths}; pyarrow inside functions (layer L1 of
-the design).
+May import: the standard library, tss_bench.{data,files,paths}; pyarrow inside functions (layer
+L1 of the design).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from tss_bench.data.rows import (
     parse_jsonl,
     specbench_rows,
 )
+from tss_bench.files import replace
 from tss_bench.paths import cache_dir
 
 DATA_VARIABLE = "TSS_BENCH_DATA"
@@ -261,19 +261,11 @@ def _from_cache(file: DataFile) -> _Loaded:
 
 def _keep(path: Path, data: bytes) -> str:
     """Write a cache file in one step; returns a note where the cache cannot be written."""
-    part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-        part = Path(name)
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        part.replace(path)
+        replace(path, lambda part: part.write_bytes(data))
     except OSError as error:
         return f"{path} cannot be written ({error.strerror}), so it is fetched again next time"
-    finally:
-        if part is not None:
-            part.unlink(missing_ok=True)
     return ""
 
 

@@ -101,6 +101,8 @@ def generate_steps(
             clock.resume()
     text = answer.text()
     stats = answer.stats(len(prompt_ids), clock, clock.wall())
+    if isinstance(drafter, SharesTarget):
+        drafter.detach()
     return Generation(tuple(answer.ids), text, stats)
 
 
@@ -166,23 +168,10 @@ def _decode(
     clock: Clock,
 ) -> Iterator[Answer]:
     sampling = _sampling(options, target.device)
+    shares = drafter if isinstance(drafter, SharesTarget) else None
 
     # 1. Prefill: the skip set, the first id, and what the drafter learns from the prompt.
-    room = min(options.max_new_tokens, target.context_length - len(prompt_ids))
-    cache = target.new_cache(len(prompt_ids) + room + drafter.max_nodes)
-    capture = Capture(drafter.feature_layers)
-    skip, hidden = _prefill(target, prompt_ids, rule, options.scope, cache, capture)
-    last = DraftTree.root(prompt_ids[-1])
-    first = verify(last, target.logits(hidden[-1:]), sampling).bonus
-    answer.append_first(first)
-    clock.lap("prefill")
-    shares = drafter if isinstance(drafter, SharesTarget) else None
-    if answer.stop is None:
-        if shares is not None:
-            shares.attach(target, cache, skip)
-        features = capture.features(hidden[None])[0]
-        drafter.begin(Prompt(prompt_ids, features, target.logits, first))
-    clock.lap("draft")
+    cache, skip = _begin(target, drafter, prompt_ids, rule, options, answer, clock, sampling)
 
     while answer.stop is None:
         yield answer
@@ -206,6 +195,34 @@ def _decode(
         if answer.stop is None:
             drafter.observe(step)
         clock.lap("draft")
+
+
+def _begin(
+    target: Target,
+    drafter: Drafter,
+    prompt_ids: list[int],
+    rule: SkipSet | SkipRule,
+    options: DecodingOptions,
+    answer: Answer,
+    clock: Clock,
+    sampling: Sampling,
+) -> tuple[KVCache, SkipSet]:
+    """The cache that holds the prompt, and the answer's skip set; the first id is emitted."""
+    room = min(options.max_new_tokens, target.context_length - len(prompt_ids))
+    cache = target.new_cache(len(prompt_ids) + room + drafter.max_nodes)
+    capture = Capture(drafter.feature_layers)
+    skip, hidden = _prefill(target, prompt_ids, rule, options.scope, cache, capture)
+    last = DraftTree.root(prompt_ids[-1])
+    first = verify(last, target.logits(hidden[-1:]), sampling).bonus
+    answer.append_first(first)
+    clock.lap("prefill")
+    if answer.stop is None:
+        if isinstance(drafter, SharesTarget):
+            drafter.attach(target, cache, skip)
+        features = capture.features(hidden[None])[0]
+        drafter.begin(Prompt(prompt_ids, features, target.logits, first))
+    clock.lap("draft")
+    return cache, skip
 
 
 def _prefill(

@@ -143,15 +143,11 @@ def _values(line: Mapping[str, Any], stats: Sequence[Mapping[str, Any]]) -> dict
             found[name] = float(value)
     if stats:
         try:
-            records = [GenerationStats(**_as_stats(one)) for one in stats]
+            records = [GenerationStats.from_dict(one) for one in stats]
         except TypeError:
             return found
         found = {**{n: p for n, p in request_pairs(records).items() if p[1] > 0}, **found}
     return found
-
-
-def _as_stats(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {**record, "accept_lengths": tuple(record.get("accept_lengths") or ())}
 
 
 def _turns(

@@ -6,7 +6,7 @@ A file has one JSON line a question: `question_id`, `category`, `answer_id`, `mo
 of different questions are refused, and new tokens are those that each file counted (speed.py
 tokenizes the baseline's text again).
 
-May import: tabulate, tss_bench.data (layer L2 of the design).
+May import: tabulate, tss_bench.{data,files} (layer L2 of the design).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from tabulate import tabulate
 
 from tss_bench.data.rows import MT_BENCH_CATEGORIES, DataError, parse_jsonl
+from tss_bench.files import replace_text
 
 CATEGORIES = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 OVERALL = "overall"
@@ -98,9 +99,7 @@ def write_answers(path: Path, answers: Sequence[Answer]) -> None:
     _require_unique([answer.question_id for answer in answers], str(path))
     lines = [json.dumps(asdict(answer), ensure_ascii=False) + "\n" for answer in answers]
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text("".join(lines), encoding="utf-8")
-    part.replace(path)
+    replace_text(path, "".join(lines))
 
 
 def read_answers(path: Path) -> list[Answer]:

@@ -1,6 +1,6 @@
 """What training loops share: the learning-rate schedule, the order of batches, checkpoints.
 
-May import: torch, filelock.
+May import: torch, filelock, tss_bench.files.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
+
+from tss_bench.files import replace
 
 T = TypeVar("T")
 
@@ -66,9 +68,7 @@ def check_loss(loss: float, step: int) -> None:
 
 def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     """Write `state` whole or not at all."""
-    unfinished = path.with_suffix(".tmp")
-    torch.save(dict(state), unfinished)
-    unfinished.replace(path)
+    replace(path, lambda part: torch.save(dict(state), part))
 
 
 def load_checkpoint(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ A shard is one batch of prompts of similar length. It is written whole or not at
 content depends on the settings alone, so a restarted run continues where it was and ends with
 the same data. The last hidden states may be kept beside the ids: a draft head trains on them.
 
-May import: torch, safetensors, tqdm, tss_bench.{data, decoding, weights}
+May import: torch, safetensors, tqdm, tss_bench.{data, decoding, files, weights}
 and tss_bench.training.
 """
 
@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from tss_bench.data.overlap import evaluation_sources, evaluation_texts
 from tss_bench.decoding.target import Target
+from tss_bench.files import replace, replace_text
 from tss_bench.training.batch_answers import Answers, answer_batch, encode_prompt
 from tss_bench.training.prompts import SHARES, check_kinds, make_prompts
 from tss_bench.weights import DEFAULT_MODEL, describe, end_of_text_ids, load_model
@@ -85,8 +86,8 @@ def generate_data(
         kinds = recipe.kinds.split(",")
         prompts = make_prompts(recipe.prompts, recipe.seed, kinds=kinds, excluded=excluded)
         lines = [json.dumps(asdict(prompt), ensure_ascii=False) for prompt in prompts]
-        _write_text(directory / EXCLUDED, json.dumps(list(excluded_sources), indent=2) + "\n")
-        _write_text(directory / PROMPTS, "\n".join(lines) + "\n")
+        replace_text(directory / EXCLUDED, json.dumps(list(excluded_sources), indent=2) + "\n")
+        replace_text(directory / PROMPTS, "\n".join(lines) + "\n")
     # Lengths in characters: close enough to tokens to fill batches evenly.
     texts = read_prompts(directory)
     shards = plan_shards([len(text) for text in texts], recipe)
@@ -348,7 +349,7 @@ def _make_shard(index: int, members: Sequence[int]) -> int:
 def _claim(directory: Path, recipe: GenerationRecipe) -> None:
     """Write the recipe into a new directory, or check that it is the one of an old directory."""
     if not (directory / RECIPE).is_file():
-        _write_text(directory / RECIPE, json.dumps(asdict(recipe), indent=2) + "\n")
+        replace_text(directory / RECIPE, json.dumps(asdict(recipe), indent=2) + "\n")
         return
     found = read_recipe(directory)
     wrong = [key for key, value in asdict(recipe).items() if found.get(key) != value]
@@ -359,13 +360,5 @@ def _claim(directory: Path, recipe: GenerationRecipe) -> None:
         )
 
 
-def _write_text(path: Path, text: str) -> None:
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(text, "utf-8")
-    unfinished.replace(path)
-
-
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-    save_file(tensors, unfinished)
-    unfinished.replace(path)
+    replace(path, lambda part: save_file(tensors, part))

@@ -4,14 +4,15 @@ A head belongs to a target of its width and token ids. Rows that pad a vocabular
 a head with fewer or more of them than the target is fitted to the target's rows.
 
 May import: torch, safetensors, transformers (types only),
-tss_bench.decoding.drafters.{eagle_head, eagle3_head, head_block} and tss_bench.weights.
+tss_bench.decoding.drafters.{eagle_head, eagle3_head, head_block}, tss_bench.files and
+tss_bench.weights.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from torch import Tensor
 from tss_bench.decoding.drafters.eagle3_head import Eagle3Config, Eagle3Head
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.decoding.drafters.head_block import HeadShape
+from tss_bench.files import replace, replace_text
 from tss_bench.weights.eagle3 import (
     check_tensors,
     eagle3_config,
@@ -156,7 +158,7 @@ def load_eagle_head(
     own = _EMBEDDING in state
     if own:
         state[_EMBEDDING] = with_rows(state[_EMBEDDING], target_vocab_size)
-    head = EagleHead(replace(config, vocab_size=target_vocab_size), own_embedding=own)
+    head = EagleHead(dataclasses.replace(config, vocab_size=target_vocab_size), own_embedding=own)
     head.load_state_dict(state)
     return head.eval()
 
@@ -171,16 +173,16 @@ def save_eagle_head(head: EagleHead, path: str | Path, provenance: Mapping[str, 
     _write_json(directory / "config.json", head.config.to_dict())
     _write_json(directory / PROVENANCE, dict(provenance))
     state = {key: value.detach().cpu().contiguous() for key, value in head.state_dict().items()}
-    unfinished = directory / f"{SAFETENSORS}.tmp"
-    save_file(state, unfinished, metadata={"format": "pt"})
-    unfinished.chmod(0o644)
-    unfinished.replace(directory / SAFETENSORS)
+
+    def write(part: Path) -> None:
+        save_file(state, part, metadata={"format": "pt"})
+        part.chmod(0o644)
+
+    replace(directory / SAFETENSORS, write)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    unfinished.replace(path)
+    replace_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def _read(directory: Path, *, outline: bool = False) -> tuple[EagleConfig | Eagle3Config, State]:
@@ -232,7 +234,7 @@ def _check_vocabulary(
 def _fit_config(config: EagleConfig, state: Mapping[str, Tensor]) -> EagleConfig:
     """No `fc.bias` in the file means no bias; a draft vocabulary of full size needs no `d2t`."""
     if "fc.bias" not in state:
-        config = replace(config, bias=False)
+        config = dataclasses.replace(config, bias=False)
     if config.draft_vocab_size == config.vocab_size and "d2t" not in state:
-        config = replace(config, draft_vocab_size=None)
+        config = dataclasses.replace(config, draft_vocab_size=None)
     return config

@@ -107,6 +107,10 @@ class SharesTarget(Protocol):
         """
         ...
 
+    def detach(self) -> None:
+        """Let go of what `attach` gave; called when the answer has come to its end."""
+        ...
+
     def entering(self, tree: DraftTree) -> Tensor:
         """Hidden states [n, H] that enter block `exit_layer`, of all nodes of the proposed tree or
         of what `cut` left of it; keys and values of the blocks below are in the cache then."""

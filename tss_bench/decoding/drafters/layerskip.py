@@ -52,11 +52,11 @@ class LayerSkip:
         self.max_nodes = num_speculations + 1
         self._confidence = confidence
         self._ends = frozenset(ends)
-        self.reset()
-
-    def reset(self) -> None:
         self._shared: tuple[Target, KVCache, SkipSet] | None = None
         self._states: list[Tensor] = []
+
+    def reset(self) -> None:
+        self.detach()
 
     def fork(self) -> LayerSkip:
         forked = copy.copy(self)
@@ -71,6 +71,10 @@ class LayerSkip:
                 f"{target.num_layers} layers, got {self.exit_layer}"
             )
         self._shared = target, cache, skip
+
+    def detach(self) -> None:
+        self._shared = None
+        self._states = []
 
     def begin(self, prompt: Prompt) -> None:
         self._states = []

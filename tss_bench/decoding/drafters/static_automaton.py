@@ -1,15 +1,14 @@
 """A suffix automaton of a corpus as flat arrays, in a file that tells which tokenizer it is for.
 
-May import: numpy, safetensors and drafters.automaton. The transitions of a state lie side by side,
-sorted by id, so following one is a binary search. 16 bytes a state, 8 a transition and 4 an id:
-some 45 bytes an id of natural text, at most 60.
+May import: numpy, safetensors, tss_bench.files and drafters.automaton. The transitions of a state
+lie side by side, sorted by id, so following one is a binary search. 16 bytes a state, 8 a
+transition and 4 an id: some 45 bytes an id of natural text, at most 60.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -22,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from tss_bench.decoding.drafters.automaton import NONE, ROOT, SEPARATOR, Match, SuffixAutomaton
+from tss_bench.files import replace
 
 FORMAT = "tss_bench static suffix automaton 1"
 COMMAND = "tss-bench data build-sam"
@@ -106,13 +106,9 @@ class StaticAutomaton:
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all."""
-        unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         arrays = {field.name: getattr(self._arrays, field.name) for field in fields(_Arrays)}
-        try:
-            save_file(arrays, unfinished, {"format": FORMAT, **self.source})
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        record = {"format": FORMAT, **self.source}
+        replace(path, lambda part: save_file(arrays, part, record))
 
     @classmethod
     def load(cls, path: Path) -> StaticAutomaton:

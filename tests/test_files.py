@@ -1,0 +1,47 @@
+"""Files written in one step.
+
+May import: pytest, tss_bench.files and the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tss_bench.files import replace, replace_text
+
+
+def test_a_text_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "map.json"
+    for text in ("first, longer", "zweite é\n"):
+        replace_text(path, text)
+        assert path.read_bytes() == text.encode()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_the_file_before_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "map.json"
+    path.write_text("whole", encoding="utf-8")
+
+    def write(part: Path) -> None:
+        part.write_text("ha", encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == "whole"
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        replace(path, write)
+    assert path.read_text(encoding="utf-8") == "whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_processes_write_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = []
+    for process in (1, 2):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        replace(tmp_path / "map.json", lambda part: (parts.append(part), part.touch()))
+    assert parts[0] != parts[1]
+    assert {part.parent for part in parts} == {tmp_path}

@@ -1,0 +1,29 @@
+"""Files that are written whole or not at all, so that no reader ever sees half of one.
+
+May import: the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file beside `path`, then put it in the place of `path` in one step.
+
+    What was at `path` stays where `write` raises, and nothing else is left behind. The file
+    beside it carries the process's number: two processes may write the same path.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        write(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file of UTF-8 text in one step."""
+    replace(path, lambda part: part.write_text(text, encoding="utf-8"))
