@@ -105,12 +105,14 @@ class StaticAutomaton:
         return ids[: ids.index(SEPARATOR)] if SEPARATOR in ids else ids
 
     def save(self, path: Path) -> None:
-        """Write the file whole or not at all."""
+        """Write the file whole or not at all. Raises OSError where it cannot be written."""
         unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         arrays = {field.name: getattr(self._arrays, field.name) for field in fields(_Arrays)}
         try:
             save_file(arrays, unfinished, {"format": FORMAT, **self.source})
             unfinished.replace(path)
+        except SafetensorError as error:
+            raise OSError(f"cannot write {path}: {error}") from error
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -167,6 +169,15 @@ class Cursor:
         self.hops += 1
         self._state = self._automaton.links[self._state]
         self._length = self._automaton.lengths[self._state]
+
+
+def is_automaton(path: Path) -> bool:
+    """Whether a file says of itself that `StaticAutomaton.save` wrote it."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return (file.metadata() or {}).get("format") == FORMAT
+    except (SafetensorError, OSError):
+        return False
 
 
 def _flatten(growing: SuffixAutomaton) -> _Arrays:
