@@ -19,7 +19,13 @@ from tqdm import tqdm
 
 from model_adapters.adapters import ADAPTERS, find_adapter
 from model_adapters.answering import Job
-from model_adapters.arguments import AdapterError, Arguments, share_out, split_arguments
+from model_adapters.arguments import (
+    AdapterError,
+    Arguments,
+    IncompleteError,
+    share_out,
+    split_arguments,
+)
 from model_adapters.base import SpeculativeLM
 from model_adapters.gen_options import GenOptions, read_options
 from model_adapters.loaded import LoadedModel
@@ -92,18 +98,22 @@ def prepare_runnable(
 ) -> tuple[dict[str, SpeculativeLM], dict[str, str]]:
     """As `prepare_adapters`, but names may be groups: `native`, `tss` or `all` adapters.
 
-    The second part says by name why an adapter of a group cannot run with these arguments, such
-    as one that needs a draft model. Raises AdapterError where one that was named itself, or the
-    first of all, cannot run.
+    The second part says by name what an adapter of a group lacks, such as one that needs a draft
+    model. Raises AdapterError where an adapter that was named itself, that was given an argument
+    of its own (`ADAPTER.name=value`) or that is the first of all cannot run, and for any bad
+    argument.
     """
     wanted = [each for name in names for each in _members(name)]
     prepared: dict[str, SpeculativeLM] = {}
     left_out: dict[str, str] = {}
-    for name, given in shares(list(dict.fromkeys(wanted)), arguments).items():
+    named = split_arguments(arguments) if isinstance(arguments, str) else arguments
+    meant = {*names, wanted[0]} if wanted else set()
+    meant |= {name.partition(".")[0] for name in named}
+    for name, given in shares(list(dict.fromkeys(wanted)), named).items():
         try:
             prepared[name] = find_adapter(name).prepare(given)
-        except AdapterError as error:
-            if name in names or name == wanted[0]:
+        except IncompleteError as error:
+            if name in meant:
                 raise
             left_out[name] = str(error)
     return prepared, left_out
