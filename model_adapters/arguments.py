@@ -147,9 +147,7 @@ def _unknown(adapter: str, name: str, allowed: set[str]) -> str:
     known = {field.name for field in fields(Arguments)}
     if name in known:
         return f"argument {name!r} has no meaning for {adapter}; it takes {_listed(allowed)}"
-    near = [
-        near for names in (allowed, known) for near in get_close_matches(name, sorted(names), 1)
-    ]
+    near = get_close_matches(name, sorted(allowed), 1) or get_close_matches(name, sorted(known), 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{adapter} has no argument {name!r}; {hint}it takes {_listed(allowed)}"
 
