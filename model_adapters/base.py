@@ -35,7 +35,7 @@ from model_adapters.cache import CacheGuard
 from model_adapters.likelihood import Scorer
 from model_adapters.loaded import LoadedModel, describe_model, load, load_tokenizer
 from model_adapters.prompts import Prompter, Request
-from model_adapters.router import PromptRouter
+from model_adapters.router import PromptRouter, check_rules
 from model_adapters.router_prompts import DomainPrompts, domain_prompts
 from model_adapters.skip_plan import SkipPlan, native_plan, sparse_plan
 from tss_bench import __version__
@@ -44,7 +44,6 @@ from tss_bench.decoding.drafters.base import Drafter
 from tss_bench.decoding.generate import DecodingOptions, Generation
 from tss_bench.decoding.target import Target
 from tss_bench.domains import SkipChoice, SkipController
-from tss_bench.routing import NEIGHBOURS
 from tss_bench.types import GeneratedText, Scope, SkipSet
 from tss_bench.weights import ModelInfo
 
@@ -181,7 +180,7 @@ class SpeculativeLM(TemplateLM):
             self._routed: DomainPrompts | None = None
             if self._plan.routed:
                 self._routed = domain_prompts(self._plan.routed)
-                self._routed.require(arguments.router_k or NEIGHBOURS)
+                check_rules(self._routed, self.prompter, arguments)
             self._notes = (*self._plan.notes, *(self._routed.notes if self._routed else ()))
             self.check_drafter()
 
