@@ -93,6 +93,10 @@ class SpeculativeLM(TemplateLM):
         """The drafter of this adapter for `self.target`."""
         raise NotImplementedError
 
+    def within_context(self, length: int) -> int:
+        """A chain's length without what no context has room for: memory is kept for all of it."""
+        return min(length, self.max_length)
+
     def drafter_record(self) -> dict[str, Any]:
         """What an answer depends on in the drafter beside the arguments."""
         return {}

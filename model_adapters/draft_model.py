@@ -67,7 +67,8 @@ class NativeDraftModel(SpeculativeLM):
                 f"draft {self._draft_info.id} has a context of {draft.context_length} tokens, the "
                 f"target {self.max_length}: beyond it nothing is drafted"
             )
-        return DraftModel(draft, self.target.vocab_size, arguments.num_draft_tokens)
+        length = self.within_context(arguments.num_draft_tokens)
+        return DraftModel(draft, self.target.vocab_size, length)
 
     def drafter_record(self) -> dict[str, Any]:
         info = self._draft_info

@@ -78,7 +78,8 @@ class NativeLayerSkip(SpeculativeLM):
 
     def make_drafter(self) -> Drafter:
         ends = self.loaded.eos_ids
-        return LayerSkip(self._exit_layer, self._num_speculations, self._confidence, ends)
+        length = self.within_context(self._num_speculations)
+        return LayerSkip(self._exit_layer, length, self._confidence, ends)
 
     def drafter_record(self) -> dict[str, Any]:
         return {
