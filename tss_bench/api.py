@@ -146,10 +146,6 @@ class Decoder:
             if not prompt.strip():
                 raise AdapterError("the prompt is empty; give it some text")
             return ("chat" if chat and self.adapter.prompter.chat else None), prompt
-        if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
-            raise AdapterError(
-                f"a prompt is a text or a list of messages, got {type(prompt).__name__}"
-            )
         messages = _messages(prompt)
         if not (chat and self.adapter.prompter.chat):
             raise AdapterError(
@@ -314,8 +310,10 @@ def _generation_arguments(options: AnswerOptions) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _messages(prompt: Messages) -> list[dict[str, str]]:
+def _messages(prompt: Any) -> list[dict[str, str]]:
     """The messages as plain records. Raises AdapterError for anything else."""
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+        raise AdapterError(f"a prompt is a text or a list of messages, got {type(prompt).__name__}")
     listed = list(prompt)
     for message in listed:
         texts = message if isinstance(message, Mapping) else {}
