@@ -12,7 +12,13 @@ from typing import Any
 
 import torch
 
-from model_adapters.arguments import EAGLE, TOKEN_RECYCLING, AdapterError, Arguments
+from model_adapters.arguments import (
+    EAGLE,
+    TOKEN_RECYCLING,
+    AdapterError,
+    Arguments,
+    IncompleteError,
+)
 from model_adapters.base import SpeculativeLM
 from model_adapters.draft_model import NativeDraftModel, TssDraftModel
 from model_adapters.layerskip import EarlyExit, NativeLayerSkip, TssLayerSkip
@@ -60,9 +66,12 @@ class NativeEagle(SpeculativeLM):
                 f"tree={arguments.tree} is a fixed tree, {', '.join(sizes)} shape a dynamic "
                 f"one; give one or the other"
             )
-        self._head_path: Path = weights.resolve_eagle(
-            arguments.draft, self.info, arguments.draft_revision
-        )
+        try:
+            self._head_path: Path = weights.resolve_eagle(
+                arguments.draft, self.info, arguments.draft_revision
+            )
+        except weights.NoPackagedHeadError as error:
+            raise IncompleteError(error) from error
         self._same_tokenizer = weights.check_eagle_head(
             self._head_path, self.info, lambda: load_tokenizer(arguments)
         )

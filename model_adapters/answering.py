@@ -81,7 +81,7 @@ def check(
 
     Raises AdapterError as `Answerer.job` does.
     """
-    request.check_not_empty()
+    request.check_texts()
     options = read_options(given, arguments)
     first = prompter.first(request)
     ids, limit = prompter.encode(first), options.max_gen_toks

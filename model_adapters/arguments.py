@@ -8,11 +8,12 @@ May import: tss_bench.{types,decoding,routing,weights}.
 from __future__ import annotations
 
 import ast
-import difflib
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from tss_bench.decoding.drafters.token_recycling import State
@@ -37,6 +38,10 @@ class AdapterError(ValueError):
 
     def __init__(self, message: object) -> None:
         super().__init__(" ".join(str(message).split()))
+
+
+class IncompleteError(AdapterError):
+    """Nothing given is wrong, but the adapter needs what was not given or the model lacks."""
 
 
 @contextmanager
@@ -161,16 +166,24 @@ def share_out(
 
 def _unknown(adapter: str, name: str, allowed: set[str]) -> str:
     if name in SPARSE:
-        return (
-            f"{adapter} always runs every layer and takes no {name}; "
-            f"use {adapter.replace('native_', 'tss_', 1)}"
-        )
+        return no_skipping(adapter, name)
     known = {field.name for field in fields(Arguments)}
     if name in known:
         return f"argument {name!r} has no meaning for {adapter}; it takes {_listed(allowed)}"
-    near = difflib.get_close_matches(name, sorted(known), n=1)
+    near = get_close_matches(name, sorted(allowed), 1) or get_close_matches(name, sorted(known), 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{adapter} has no argument {name!r}; {hint}it takes {_listed(allowed)}"
+
+
+def no_skipping(adapter: str, name: str) -> str:
+    """Why an adapter that is not sparse takes no `name`, and which one does."""
+    sparse = adapter.replace("native_", "tss_", 1)
+    if sparse == adapter:
+        return (
+            f"{adapter} runs the first exit_layer layers alone and takes no {name}; use tss_ar "
+            f"with {name}"
+        )
+    return f"{adapter} always runs every layer and takes no {name}; use {sparse}"
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -231,41 +244,35 @@ def _count_or_auto(low: int) -> Any:
 
 
 def _probability(name: str, value: object) -> float:
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = -1.0
-    if isinstance(value, bool) or not 0.0 <= number <= 1.0:
+    number = _number(value)
+    if not 0.0 <= number <= 1.0:
         raise AdapterError(f"{name} must be a probability, 0 to 1, got {value!r}")
     return number
 
 
-def _whole(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
+def _number(value: object) -> float:
+    """NaN for what is no number."""
     try:
-        number = float(str(value))
+        return math.nan if isinstance(value, bool) else float(str(value))
     except ValueError:
-        return None
+        return math.nan
+
+
+def _whole(value: object) -> int | None:
+    number = _number(value)
     return int(number) if number.is_integer() else None
 
 
 def _temperature(name: str, value: object) -> float:
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = -1.0
-    if isinstance(value, bool) or not 0.0 <= number < float("inf"):
+    number = _number(value)
+    if not 0.0 <= number < float("inf"):
         raise AdapterError(f"{name} must be 0 (greedy) or a number above it, got {value!r}")
     return number
 
 
 def _distance(name: str, value: object) -> float:
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = -1.0
-    if isinstance(value, bool) or not 0.0 <= number <= 2.0:
+    number = _number(value)
+    if not 0.0 <= number <= 2.0:
         raise AdapterError(f"{name} must be a cosine distance, 0 to 2, got {value!r}")
     return number
 

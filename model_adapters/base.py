@@ -36,7 +36,7 @@ from model_adapters.likelihood import Likelihoods, Scorer
 from model_adapters.loaded import LoadedModel, describe_model, load, load_tokenizer
 from model_adapters.prompts import Prompter, Request
 from model_adapters.record import configuration, model_info
-from model_adapters.router import PromptRouter
+from model_adapters.router import PromptRouter, check_rules
 from model_adapters.router_prompts import DomainPrompts
 from model_adapters.skip_plan import SkipPlan, native_plan, sparse_plan
 from tss_bench.decoding.answer import Answer
@@ -92,6 +92,10 @@ class SpeculativeLM(TemplateLM):
     def make_drafter(self) -> Drafter:
         """The drafter of this adapter for `self.target`."""
         raise NotImplementedError
+
+    def within_context(self, length: int) -> int:
+        """A chain's length without what no context has room for: memory is kept for all of it."""
+        return min(length, self.max_length)
 
     def drafter_record(self) -> dict[str, Any]:
         """What an answer depends on in the drafter beside the arguments."""
@@ -168,6 +172,8 @@ class SpeculativeLM(TemplateLM):
             self.info = describe_model(arguments)
             self._plan = self.skip_plan()
             self.chooser = Chooser(self._plan, arguments, self._say_once)
+            if self.chooser.prompts:
+                check_rules(self.chooser.prompts, self.prompter, arguments)
             self.check_drafter()
 
     def _set_up(self) -> None:

@@ -16,7 +16,6 @@ from model_adapters.router import PromptRouter
 from model_adapters.router_prompts import domain_prompts
 from model_adapters.skip_plan import SkipPlan
 from tss_bench.domains import SkipChoice, SkipController
-from tss_bench.routing import NEIGHBOURS
 from tss_bench.types import SkipSet
 
 
@@ -26,14 +25,10 @@ class Chooser:
     `controller` may be replaced between two calls: then nothing is routed. `router` is None
     without `router=knn`, and until the target is loaded; `prompts` are those it compares with.
     `source` is where the sets come from, `notes` what the user should be told of them.
-
-    Raises AdapterError where the plan wants a router and there are too few prompts for it.
     """
 
     def __init__(self, plan: SkipPlan, arguments: Arguments, say: Callable[[str], None]) -> None:
         self.prompts = domain_prompts(plan.routed) if plan.routed else None
-        if self.prompts:
-            self.prompts.require(arguments.router_k or NEIGHBOURS)
         self.source = plan.source
         self.notes = (*plan.notes, *(self.prompts.notes if self.prompts else ()))
         self._planned = plan.controller

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_adapters.arguments import DRAFT_MODEL, AdapterError, Arguments
+from model_adapters.arguments import DRAFT_MODEL, Arguments, IncompleteError
 from model_adapters.base import SpeculativeLM
 from model_adapters.loaded import load_tokenizer
 from tss_bench import weights
@@ -31,7 +31,7 @@ class NativeDraftModel(SpeculativeLM):
         arguments = self.arguments
         # `auto` is the packaged head of EAGLE; there is no packaged draft model.
         if arguments.draft == Arguments.draft:
-            raise AdapterError(
+            raise IncompleteError(
                 f"{self.name} needs draft=MODEL: a hub id or a directory of a causal LM with the "
                 f"tokenizer of {self.info.id}, smaller than it; tss-bench export --pretrained "
                 f"{arguments.pretrained} --skip LAYERS --out DIR makes one from the target itself"
@@ -67,7 +67,8 @@ class NativeDraftModel(SpeculativeLM):
                 f"draft {self._draft_info.id} has a context of {draft.context_length} tokens, the "
                 f"target {self.max_length}: beyond it nothing is drafted"
             )
-        return DraftModel(draft, self.target.vocab_size, arguments.num_draft_tokens)
+        length = self.within_context(arguments.num_draft_tokens)
+        return DraftModel(draft, self.target.vocab_size, length)
 
     def drafter_record(self) -> dict[str, Any]:
         info = self._draft_info

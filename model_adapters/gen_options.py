@@ -68,7 +68,7 @@ def _limit(given: Mapping[str, Any], default: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise AdapterError(f"{name} must be a whole number of at least 0, got {value!r}")
         text = str(value).strip()
-        if not text.isdigit():
+        if not text.isdecimal():
             raise AdapterError(f"{name} must be a whole number of at least 0, got {value!r}")
         return int(text)
     return default

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_adapters.arguments import EXIT_LAYER, LAYERSKIP, AdapterError, Arguments
+from model_adapters.arguments import EXIT_LAYER, LAYERSKIP, AdapterError, Arguments, IncompleteError
 from model_adapters.base import SpeculativeLM
 from model_adapters.skip_plan import SkipPlan
 from tss_bench.decoding.drafters.base import Drafter
@@ -49,7 +49,7 @@ def exit_layer(arguments: Arguments, info: ModelInfo) -> int:
     """
     wanted = arguments.exit_layer
     if info.num_layers < 2:
-        raise AdapterError(f"{info.id} has one layer, so there is no early exit from it")
+        raise IncompleteError(f"{info.id} has one layer, so there is no early exit from it")
     if wanted is None:
         wanted = EXIT_LAYERS.get(info.id, max(1, info.num_layers // 4))
     if not 1 <= wanted < info.num_layers:
@@ -78,7 +78,8 @@ class NativeLayerSkip(SpeculativeLM):
 
     def make_drafter(self) -> Drafter:
         ends = self.loaded.eos_ids
-        return LayerSkip(self._exit_layer, self._num_speculations, self._confidence, ends)
+        length = self.within_context(self._num_speculations)
+        return LayerSkip(self._exit_layer, length, self._confidence, ends)
 
     def drafter_record(self) -> dict[str, Any]:
         return {

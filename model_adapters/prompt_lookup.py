@@ -20,7 +20,8 @@ class NativePromptLookup(SpeculativeLM):
     own_arguments = PROMPT_LOOKUP
 
     def make_drafter(self) -> Drafter:
-        return PromptLookup(self.arguments.max_ngram_size, self.arguments.num_pred_tokens)
+        sizes = (self.arguments.max_ngram_size, self.arguments.num_pred_tokens)
+        return PromptLookup(*(self.within_context(size) for size in sizes))
 
 
 class TssPromptLookup(NativePromptLookup):

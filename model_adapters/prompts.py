@@ -17,6 +17,7 @@ from model_adapters.arguments import AdapterError
 from tss_bench.domains import UNNAMED_TASK
 
 _PROBE = "tss-bench probe"
+_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,26 @@ class Request:
     def where(self) -> str:
         return f"document {self.name} of {self.task}" if self.name else "this request"
 
-    def check_not_empty(self) -> None:
-        """Raises AdapterError naming the document if there is nothing to answer."""
+    def check_texts(self) -> None:
+        """Raises AdapterError naming the document: nothing to answer, or what is no UTF-8."""
+        for text in (self.context, *self.turns):
+            check_utf8(text, f"the prompt of {self.where}")
         if not all(text.strip() for text in (self.context, *self.turns)):
             raise AdapterError(f"{self.where} has an empty prompt; mend the row or leave it out")
+
+
+def check_utf8(text: str, what: str) -> None:
+    """Raises AdapterError for half a surrogate pair: bytes that were no UTF-8 when they were read.
+
+    `what` names the text.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise AdapterError(
+            f"{what} is no UTF-8: its character {error.start + 1} is {text[error.start]!r}, half a "
+            f"surrogate pair; mend its encoding"
+        ) from None
 
 
 class Prompter:
@@ -129,11 +146,19 @@ class Prompter:
         return after.strip() or before.strip()
 
     def encode(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
-        """Ids of a text; begin-of-text is added unless the text already starts with it."""
+        """Ids of a text; begin-of-text is added unless the text already starts with it.
+
+        Raises AdapterError for a text that is no UTF-8.
+        """
+        check_utf8(text, f"the text {_begin(text)}")
         if add_special_tokens is None:
             bos = self._tokenizer.bos_token
             add_special_tokens = not (isinstance(bos, str) and bos and text.startswith(bos))
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+
+def _begin(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
 
 def fit_prompt(

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from model_adapters.arguments import Arguments
+from model_adapters.arguments import AdapterError, Arguments
 from model_adapters.gen_options import read_options
 from model_adapters.loaded import LoadedModel
 from model_adapters.prompts import Prompter, Request, fit_prompt
@@ -26,6 +27,7 @@ from tss_bench.domains import SkipChoice
 from tss_bench.paths import CACHE_VARIABLE, cache_dir
 from tss_bench.routing import (
     NEIGHBOURS,
+    NO_THRESHOLD,
     IndexFileError,
     Pooling,
     Route,
@@ -38,6 +40,41 @@ from tss_bench.types import Scope, SkipSet
 DEFAULT_POOLING: Pooling = "last"
 CHAT, PLAIN = "chat", "plain"
 """Forms of a prompt: with the chat template around it, and without."""
+
+
+def form_of(prompter: Prompter, prompt: str) -> str:
+    """The form of a prompt's text."""
+    return CHAT if prompter.is_templated(prompt) else PLAIN
+
+
+def texts_of(prompter: Prompter, request: Request) -> list[str]:
+    """The texts by which a row is in the index: its prompt as its task gives it, and as plain
+    text, which is what foreign tasks give."""
+    return list(dict.fromkeys((prompter.first(request), request.context)))
+
+
+def check_rules(prompts: DomainPrompts, prompter: Prompter, arguments: Arguments) -> None:
+    """Whether each form has what a rule needs; asks the tokenizer alone.
+
+    Raises AdapterError for a form with fewer prompts than neighbours, and for one that no
+    threshold can be calibrated by.
+    """
+    wanted = arguments.router_k or NEIGHBOURS
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for one in prompts.prompts:
+        for text in texts_of(prompter, one.request):
+            rows.setdefault(form_of(prompter, text), []).append((one.domain, one.row))
+    for form, known in rows.items():
+        if wanted > len(known):
+            raise AdapterError(
+                f"router_k={wanted} is more than the {len(known)} calibration prompts of form "
+                f"{form} that there are; give a smaller one"
+            )
+        if arguments.router_threshold is None and not any(
+            domain == other and row != another
+            for (domain, row), (other, another) in combinations(known, 2)
+        ):
+            raise AdapterError(NO_THRESHOLD.format(form=form))
 
 
 @dataclass(frozen=True)
@@ -191,8 +228,8 @@ class PromptRouter:
         return self._scored[1]
 
     def form(self, prompt: str) -> str:
-        """The form of a prompt's text."""
-        return CHAT if self._prompter.is_templated(prompt) else PLAIN
+        """See `form_of`."""
+        return form_of(self._prompter, prompt)
 
     def pool(self, features: Tensor) -> Vector:
         """One float32 vector [H] of the features [n, H] of a prompt."""
@@ -234,14 +271,13 @@ class PromptRouter:
         return hashlib.sha256(json.dumps(depends).encode()).hexdigest()
 
     def forms(self, prompt: DomainPrompt) -> Iterator[tuple[str, list[int]]]:
-        """Form and ids of a row's prompt as its task gives it, and as plain text.
+        """Form and ids of each of `texts_of` a row.
 
-        Plain text is what foreign tasks give. A prompt that is too long is cut as an answer's
-        is, whatever on_overflow says of requests.
+        A prompt that is too long is cut as an answer's is, whatever on_overflow says of requests.
         """
         limit = read_options(prompt.options, self._arguments).max_gen_toks
         context, request = self._loaded.target.context_length, prompt.request
-        for text in dict.fromkeys((self._prompter.first(request), request.context)):
+        for text in texts_of(self._prompter, request):
             ids = self._prompter.encode(text)
             yield self.form(text), fit_prompt(ids, limit, context, "flag", request.where)[0]
 

@@ -43,14 +43,6 @@ class DomainPrompts:
     sources: Mapping[str, str]
     notes: tuple[str, ...]
 
-    def require(self, neighbours: int) -> None:
-        """Raises AdapterError for fewer prompts than neighbours."""
-        if neighbours > len(self.prompts):
-            raise AdapterError(
-                f"router_k={neighbours} is more than the {len(self.prompts)} calibration prompts "
-                f"that there are; give a smaller one"
-            )
-
 
 def task_of(domain: str) -> str:
     """The task whose rows stand for a domain of a map; a task's own name stands for itself."""

@@ -5,6 +5,7 @@ May import: tss_bench.{decoding,weights}, model_adapters.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ class NativeSamd(SpeculativeLM):
 
     def make_drafter(self) -> Drafter:
         self._fallback.load(share=self.loaded)
-        return SamDecoding(self._fallback.drafter, self._rules, self._corpus)
+        rules = replace(self._rules, n_predicts=self.within_context(self._rules.n_predicts))
+        return SamDecoding(self._fallback.drafter, rules, self._corpus)
 
     def drafter_record(self) -> dict[str, Any]:
         corpus = self._corpus.fingerprint if self._corpus else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from model_adapters.arguments import ROUTER_SHAPE, AdapterError, Arguments
+from model_adapters.arguments import ROUTER_SHAPE, AdapterError, Arguments, IncompleteError
 from tss_bench.domains import DomainMap, MapError, SkipController, find_packaged
 from tss_bench.types import Scope, SkipSet
 from tss_bench.weights import ModelInfo
@@ -57,7 +57,7 @@ def sparse_plan(arguments: Arguments, info: ModelInfo, drafter: str) -> SkipPlan
     if found is None or found[1].num_layers != info.num_layers:
         source = f"no packaged map for {info.id} with drafter {drafter}: dense"
         if arguments.router != "none":
-            raise AdapterError(
+            raise IncompleteError(
                 f"router={arguments.router} chooses among the domains of a map, and there is no "
                 f"packaged map for {info.id} with drafter {drafter}: give domain_map=FILE"
             )

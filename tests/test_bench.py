@@ -17,6 +17,7 @@ from tests.model_adapters.conftest import TEMPLATE, save_model
 from tss_bench import bench, bench_domains
 from tss_bench.domains import DomainConfig, DomainMap
 from tss_bench.harness import TaskRequests, prepare_adapters
+from tss_bench.locks import only_writer
 from tss_bench.types import SkipSet
 
 
@@ -160,6 +161,16 @@ def test_a_killed_run_of_a_group_goes_on_with_the_next_task(
     bench_domains.run(args)
     assert labels[3:] == ["specbench_qa (mini)", "specbench_rag"]
     assert "measured with other settings" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_loading")
+def test_two_runs_do_not_write_to_one_folder(model_dir: Path, tmp_path: Path) -> None:
+    with (
+        only_writer(tmp_path / ".lock", "first"),
+        pytest.raises(ValueError, match=r"another bench domains writes .*; wait for it or choose"),
+    ):
+        bench_domains.run(arguments(model_dir, *PAIR, "--out", str(tmp_path)))
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("no_loading")

@@ -125,6 +125,13 @@ def test_a_group_is_every_adapter_that_can_run(model_dir: Path, head_dir: Path) 
         (["native"], "dtype=float8", "dtype must be one of"),
         (["native"], "nonsense=1", "native_ar has no argument 'nonsense'"),
         (["natives"], "", "no adapter 'natives'"),
+        # What was said of one adapter is meant, and a bad value is no lack.
+        (["native"], "native_samd.n_predicts=0", "n_predicts must be a whole number of at least 1"),
+        (["native"], "native_samd.n_predict=4", "no argument 'n_predict'; did you mean 'n_pred"),
+        (["native"], "native_eagle.depth=3", "no EAGLE head is packaged"),
+        (["native"], "num_pred_tokens=0", "num_pred_tokens must be a whole number of at least 1"),
+        (["native"], "exit_layer=9", "exit_layer=9 is out of range"),
+        (["native"], "native_draft_model.draft=./nowhere", "nowhere"),
     ],
 )
 def test_what_was_named_itself_is_not_left_out(

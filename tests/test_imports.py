@@ -25,6 +25,7 @@ LAYERS = {
     "tss_bench.autoload": 0,
     "tss_bench.domains": 0,
     "tss_bench.files": 0,
+    "tss_bench.locks": 0,
     "tss_bench.paths": 0,
     "tss_bench.protocols": 0,
     "tss_bench.task_paths": 0,
@@ -92,7 +93,11 @@ LAZY = {("tss_bench", "tss_bench.api")}
 """Imports that happen only when something is asked for: `tss_bench.generate` and its like."""
 SIDEWAYS = {("tss_bench.weights", "tss_bench.decoding")}
 STANDARD_LIBRARY_ONLY = {"tss_bench.search"} | {name for name, layer in LAYERS.items() if not layer}
-BESIDE_STANDARD_LIBRARY = {("tss_bench.paths", "platformdirs"), ("tss_bench.search", "filelock")}
+BESIDE_STANDARD_LIBRARY = {
+    ("tss_bench.locks", "filelock"),
+    ("tss_bench.paths", "platformdirs"),
+    ("tss_bench.search", "filelock"),
+}
 ONLY_IN = {
     "lm_eval": {"model_adapters", "tasks", "tss_bench.harness", "tss_bench.run_files"},
     "torch": {

@@ -89,6 +89,16 @@ def test_without_a_map_every_domain_is_a_candidate(
     assert form["dense"]["share"] == 1.0
 
 
+def test_a_remainder_with_too_few_prompts_has_no_strangers(
+    arguments: list[str], short: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """24 prompts of three domains are enough for 17 neighbours, the 16 of two are not."""
+    assert cli.main([*arguments, "--limit", "1", "--k", "17"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    for form in found["results"].values():
+        assert {one["left_out"] for one in form["domains"].values()} == {None}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -105,7 +105,7 @@ def test_a_domain_and_a_form_can_be_taken_out() -> None:
 
 @pytest.mark.parametrize("neighbours", [0, 3])
 def test_more_neighbours_than_entries_are_refused(neighbours: int) -> None:
-    with pytest.raises(ValueError, match=rf"router_k must be 1 to 2, .* got {neighbours}"):
+    with pytest.raises(ValueError, match=rf"1 to 2, .* of form c .* got {neighbours}"):
         Router(index(("qa", 0), ("rag", 90)), neighbours, 2.0)
 
 

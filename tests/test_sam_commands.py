@@ -94,6 +94,43 @@ def test_bad_input_writes_nothing(
     assert [item.name for item in tmp_path.iterdir()] == ["corpus.txt"]
 
 
+@pytest.mark.parametrize("name", ["corpus.txt", "link.txt", "notes.txt"])
+def test_a_file_that_is_no_automaton_is_not_replaced(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("corpus.txt"), Path("notes.txt")):
+        path.write_text("text", "utf-8")
+    Path("link.txt").symlink_to("corpus.txt")
+    told = "no static automaton" if name == "notes.txt" else "a file of the corpus"
+    with pytest.raises(ValueError, match=rf"--out {name} is .*{told}; choose another"):
+        run(build_sam, "corpus.txt", "--pretrained", model, "--out", name)
+    assert Path(name).read_text("utf-8") == "text"
+
+
+def test_an_automaton_is_replaced(model: Path, tmp_path: Path) -> None:
+    corpus, out = tmp_path / "corpus.txt", tmp_path / "corpus.sam"
+    for text in ("eins", "zwei"):
+        corpus.write_text(text, "utf-8")
+        run(build_sam, corpus, "--pretrained", model, "--out", out)
+        assert documents_of(out) == [text]
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder nobody may write to")
+def test_a_folder_that_cannot_be_written_is_refused_before_tokenising(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_sam.weights, "load_tokenizer", lambda *_, **__: pytest.fail("read"))
+    (tmp_path / "corpus.txt").write_text("text", "utf-8")
+    with pytest.raises(OSError, match=r"--out /proc/x.sam: cannot write to /proc \("):
+        run(build_sam, tmp_path / "corpus.txt", "--out", "/proc/x.sam")
+
+
+def test_a_file_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"cannot write .*corpus\.sam"):
+        StaticAutomaton.build([[1, 2]], {}).save(tmp_path / "gone" / "corpus.sam")
+
+
 def test_the_bench_prints_a_row_for_each_text_and_size(capsys: pytest.CaptureFixture[str]) -> None:
     run(bench_sam, "--sizes", "60,120", "--rounds", 1)
     lines = capsys.readouterr().out.splitlines()

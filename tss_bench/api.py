@@ -15,7 +15,7 @@ from typing import Any, TypedDict, Unpack, cast
 
 from model_adapters.adapters import find_adapter
 from model_adapters.answering import Job
-from model_adapters.arguments import AdapterError
+from model_adapters.arguments import AdapterError, no_skipping
 from model_adapters.base import SpeculativeLM
 from model_adapters.prompts import Request
 from tss_bench.answer_steps import AnswerStep, StepReader
@@ -160,10 +160,7 @@ class Decoder:
         adapter = self.adapter
         if skip_layers is not None:
             if not adapter.sparse:
-                raise AdapterError(
-                    f"{adapter.name} always runs every layer and takes no skip_layers; use "
-                    f"{adapter.name.replace('native_', 'tss_', 1)}"
-                )
+                raise AdapterError(no_skipping(adapter.name, "skip_layers"))
             try:
                 skip = SkipSet.parse(skip_layers, adapter.info.num_layers)
             except (ValueError, TypeError) as error:
@@ -324,9 +321,11 @@ def _generation_arguments(options: AnswerOptions) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _messages(prompt: Messages) -> list[dict[str, str]]:
+def _messages(prompt: Any) -> list[dict[str, str]]:
     """The messages as plain records. Raises AdapterError for anything else."""
-    listed = list(prompt) if isinstance(prompt, Sequence) else []
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+        raise AdapterError(f"a prompt is a text or a list of messages, got {type(prompt).__name__}")
+    listed = list(prompt)
     for message in listed:
         texts = message if isinstance(message, Mapping) else {}
         if not all(isinstance(texts.get(name), str) for name in ("role", "content")):

@@ -28,6 +28,7 @@ from tss_bench.bench_report import (
 )
 from tss_bench.files import replace_text
 from tss_bench.harness import TaskRequests, load_adapters, run_interleaved
+from tss_bench.locks import only_writer
 from tss_bench.weights.cache import say
 
 SUMMARY, RESULTS = "summary.md", "results.json"
@@ -54,12 +55,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Accept length, metric and throughput of each adapter on each task, then the summary.
 
-    Raises ValueError for bad input before any weight is loaded.
+    Raises ValueError for bad input, and where another process writes to `--out`, before any
+    weight is loaded.
     """
-    if args.out is not None:
-        if args.out.exists() and not args.out.is_dir():
-            raise ValueError(f"--out {args.out} is a file; give a folder")
-        args.out.mkdir(parents=True, exist_ok=True)
+    if args.out is None:
+        _run(args)
+        return
+    if args.out.exists() and not args.out.is_dir():
+        raise ValueError(f"--out {args.out} is a file; give a folder")
+    args.out.mkdir(parents=True, exist_ok=True)
+    refusal = f"another bench domains writes {args.out}; wait for it or choose another --out"
+    with only_writer(args.out / ".lock", refusal):
+        _run(args)
+
+
+def _run(args: argparse.Namespace) -> None:
     adapters, tasks, left_out = bench.prepare(args)
     load_adapters(adapters)
     headline = bench.machine(adapters, left_out)

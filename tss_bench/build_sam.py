@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from tss_bench import __version__, weights
-from tss_bench.decoding.drafters.static_automaton import StaticAutomaton
+from tss_bench.decoding.drafters.static_automaton import StaticAutomaton, is_automaton
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,10 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Read, tokenise, build, write. Raises ValueError for bad input before anything is built."""
-    if not args.out.parent.is_dir():
-        raise ValueError(f"--out {args.out}: there is no directory {args.out.parent}")
-    if args.out.is_dir():
-        raise ValueError(f"--out {args.out} is a directory; name a file in it")
+    _check_out(args.out, args.corpus)
     texts = [_read(path) for path in args.corpus]
     documents = [part for text in texts for part in split(text, args.documents)]
     if not documents:
@@ -85,6 +83,25 @@ def split(text: str, documents: str) -> list[str]:
     rule = DOCUMENTS[documents]
     parts = [text] if rule is None else re.split(rule, text)
     return [part for part in parts if part.strip()]
+
+
+def _check_out(out: Path, corpus: Sequence[Path]) -> None:
+    """Raises ValueError for a place that must not be written, OSError for one that cannot be."""
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: there is no directory {out.parent}")
+    if out.is_dir():
+        raise ValueError(f"--out {out} is a directory; name a file in it")
+    if out.exists():
+        if any(path.exists() and out.samefile(path) for path in corpus):
+            raise ValueError(f"--out {out} is a file of the corpus; choose another --out")
+        if not is_automaton(out):
+            raise ValueError(
+                f"--out {out} is there already and no static automaton; choose another --out"
+            )
+    try:
+        tempfile.TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        raise OSError(f"--out {out}: cannot write to {out.parent} ({error.strerror})") from error
 
 
 def _read(path: Path) -> str:

@@ -19,7 +19,13 @@ from tqdm import tqdm
 
 from model_adapters.adapters import ADAPTERS, find_adapter
 from model_adapters.answering import Job
-from model_adapters.arguments import AdapterError, Arguments, share_out, split_arguments
+from model_adapters.arguments import (
+    AdapterError,
+    Arguments,
+    IncompleteError,
+    share_out,
+    split_arguments,
+)
 from model_adapters.base import SpeculativeLM
 from model_adapters.gen_options import GenOptions, read_options
 from model_adapters.loaded import LoadedModel
@@ -97,9 +103,10 @@ def prepare_runnable(
 ) -> tuple[dict[str, SpeculativeLM], dict[str, str]]:
     """As `prepare_adapters`, but names may be groups: `native`, `tss` or `all` adapters.
 
-    The second part says by name why an adapter of a group cannot run with these arguments, such
-    as one that needs a draft model. Raises AdapterError where one that was named itself, or the
-    first of all, cannot run.
+    The second part says by name what an adapter of a group lacks, such as one that needs a draft
+    model. Raises AdapterError where an adapter that was named itself, that was given an argument
+    of its own (`ADAPTER.name=value`) or that is the first of all cannot run, and for any bad
+    argument.
     """
     wanted = members(names)
     return prepare_each(wanted, arguments, {*names, *wanted[:1]})
@@ -108,17 +115,20 @@ def prepare_runnable(
 def prepare_each(
     names: Sequence[str], arguments: str | Mapping[str, Any], required: Collection[str]
 ) -> tuple[dict[str, SpeculativeLM], dict[str, str]]:
-    """As `prepare_adapters`, without those that cannot run; the second part says why, by name.
+    """As `prepare_adapters`, without those that lack something; the second part says what, by name.
 
-    Raises AdapterError where one of `required` cannot run.
+    Raises AdapterError where one of `required` lacks something or one that was given an argument
+    of its own (`ADAPTER.name=value`), and for any bad argument.
     """
     prepared: dict[str, SpeculativeLM] = {}
     left_out: dict[str, str] = {}
-    for name, given in shares(names, arguments).items():
+    named = split_arguments(arguments) if isinstance(arguments, str) else arguments
+    meant = {*required, *(name.partition(".")[0] for name in named)}
+    for name, given in shares(names, named).items():
         try:
             prepared[name] = find_adapter(name).prepare(given)
-        except AdapterError as error:
-            if name in required:
+        except IncompleteError as error:
+            if name in meant:
                 raise
             left_out[name] = str(error)
     return prepared, left_out

@@ -24,7 +24,7 @@ SAME_KIND = (("qa", "nq_open"),)
 class Routed:
     """A test row of a domain: the domain that the vote chose, where the threshold let it go
     (None: dense), and, with its own domain taken out of the index, whether it went to dense
-    (None: no other domain is left)."""
+    (None: the other domains have too few prompts for a rule)."""
 
     domain: str
     nearest: str

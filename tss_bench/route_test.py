@@ -22,7 +22,7 @@ from model_adapters.adapters import ADAPTERS
 from model_adapters.arguments import ROUTER_SHAPE, Arguments, read_arguments, split_arguments
 from model_adapters.base import SpeculativeLM
 from model_adapters.prompts import Request
-from model_adapters.router import CHAT, PLAIN, PromptRouter
+from model_adapters.router import CHAT, PLAIN, PromptRouter, check_rules
 from model_adapters.router_prompts import DomainPrompt, domain_prompts
 from tss_bench.bench import machine
 from tss_bench.decoding.answer import Clock
@@ -39,7 +39,7 @@ from tss_bench.route_report import (
     shown,
     table,
 )
-from tss_bench.routing import NEIGHBOURS, POOLINGS, RouterIndex, Vector
+from tss_bench.routing import POOLINGS, Router, RouterIndex, Vector
 from tss_bench.types import SCOPES, GeneratedText, SkipSet
 
 _FLAGS = {
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
     adapter, shape = _prepare(args)
     sets = _sets(adapter)
     known, tests = domain_prompts(sets), domain_prompts(sets, "test")
-    known.require(shape.router_k or NEIGHBOURS)
+    check_rules(known, adapter.prompter, shape)
     for note in known.notes:
         print(note)
     adapter.load()
@@ -159,17 +159,26 @@ def _route(index: RouterIndex, probes: Sequence[Probe], router: PromptRouter) ->
     """Where the rows go, and where they would with their own domain left out of the index."""
     whole = router.rule(index)
     without = {
-        domain: router.rule(index.without(domain))
+        domain: _rule_without(domain, index, router)
         for domain in dict.fromkeys(probe.domain for probe in probes)
-        if set(index.domains) > {domain}
     }
     routed = []
     for probe in probes:
         route = whole(probe.feature)
-        rest = without.get(probe.domain)
+        rest = without[probe.domain]
         stranger = None if rest is None else rest(probe.feature).domain is None
         routed.append(Routed(probe.domain, route.nearest, route.domain, stranger))
     return routed
+
+
+def _rule_without(domain: str, index: RouterIndex, router: PromptRouter) -> Router | None:
+    """The rule on the other domains; None where they have too few prompts for one."""
+    if set(index.domains) <= {domain}:
+        return None
+    try:
+        return router.rule(index.without(domain))
+    except ValueError:
+        return None
 
 
 def _headline(form: str, found: Mapping[str, Any]) -> str:

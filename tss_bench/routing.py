@@ -33,6 +33,11 @@ NEIGHBOURS = 3
 QUANTILE = 0.9
 """Share of the known prompts, each compared with other rows of its domain, within a threshold."""
 
+NO_THRESHOLD = (
+    "no domain of the router index has two rows of form {form}, so no threshold can be calibrated; "
+    "give router_threshold"
+)
+
 _SCHEMA = "1"
 _NAME = "features"
 
@@ -161,8 +166,8 @@ class Router:
     ) -> None:
         if not 1 <= neighbours <= len(index.domains):
             raise ValueError(
-                f"router_k must be 1 to {len(index.domains)}, the number of prompts in the "
-                f"index, got {neighbours}"
+                f"router_k must be 1 to {len(index.domains)}, the number of prompts of form "
+                f"{_forms(index)} in the index, got {neighbours}"
             )
         self._index = index
         self._neighbours = neighbours
@@ -183,6 +188,10 @@ class Router:
         return Route(winner, max(0.0, float(distances[first])), self.threshold)
 
 
+def _forms(index: RouterIndex) -> str:
+    return ", ".join(dict.fromkeys(index.forms))
+
+
 def _unit(features: Vector) -> Vector:
     wide = features.astype(np.float64)
     unit: Any = wide / np.linalg.norm(wide, axis=-1, keepdims=True)
@@ -196,8 +205,5 @@ def _calibrated(index: RouterIndex, units: Vector) -> float:
     distances = np.where(others, 1 - units @ units.T, np.inf).min(axis=1)
     known = distances[np.isfinite(distances)]
     if not known.size:
-        raise ValueError(
-            "no domain of the router index has two rows, so no threshold can be calibrated; give "
-            "router_threshold"
-        )
+        raise ValueError(NO_THRESHOLD.format(form=_forms(index)))
     return float(np.quantile(known, QUANTILE))

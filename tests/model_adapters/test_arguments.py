@@ -176,3 +176,10 @@ def test_an_argument_may_be_for_one_adapter_alone() -> None:
 def test_a_misspelt_argument_string_is_refused(text: str, message: str) -> None:
     with pytest.raises(AdapterError, match=message):
         split_arguments(text)
+
+
+def test_a_near_name_that_the_adapter_takes_comes_first() -> None:
+    with pytest.raises(AdapterError, match="did you mean 'num_pred_tokens'"):
+        read_arguments("x", {"num_draft_token": 3}, {"num_pred_tokens"})
+    with pytest.raises(AdapterError, match="did you mean 'num_draft_tokens'"):
+        read_arguments("x", {"num_draft_token": 3}, {"seed"})

@@ -98,6 +98,8 @@ def test_the_exit_layer_is_known_or_a_quarter(model: str, layers: int, expected:
         (NativeLayerSkip, {"draft_confidence": 1.5}, "draft_confidence must be a probability, 0"),
         (NativeLayerSkip, {"draft_confidence": True}, "must be a probability, 0 to 1, got True"),
         (NativeLayerSkip, {"skip_layers": 1}, "takes no skip_layers; use tss_layerskip"),
+        (EarlyExit, {"skip_layers": 1}, "runs the first exit_layer layers alone and takes no skip"),
+        (EarlyExit, {"router": "knn"}, "takes no router; use tss_ar with router"),
         (EarlyExit, {"scope": "verify"}, "argument 'scope' has no meaning for early_exit"),
         (EarlyExit, {"num_speculations": 3}, "'num_speculations' has no meaning for early_exit"),
         (TssAR, {"exit_layer": 2}, "argument 'exit_layer' has no meaning for tss_ar"),

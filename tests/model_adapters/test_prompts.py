@@ -126,7 +126,18 @@ def test_an_empty_prompt_is_an_error_naming_the_document(
     row: Row, doc_turns: list[str], context: str
 ) -> None:
     with pytest.raises(AdapterError, match="document tr-7 of specbench_translation has an empty"):
-        of(row("tr-7", *doc_turns), context).check_not_empty()
+        of(row("tr-7", *doc_turns), context).check_texts()
+
+
+def test_a_text_that_is_no_utf_8_is_named(tokenizer: PreTrainedTokenizerFast, row: Row) -> None:
+    prompter = Prompter(tokenizer, chat=True)
+    doc = row("tr-7", "good", "b\udcff")
+    with pytest.raises(
+        AdapterError, match=r"document tr-7 .*no UTF-8: its character 2 is '\\udcff'"
+    ):
+        of(doc, "good").check_texts()
+    with pytest.raises(AdapterError, match=r"the text 'b\\udcff' is no UTF-8: its character 2"):
+        prompter.encode("b\udcff")
 
 
 def test_a_foreign_document_is_named_by_its_number() -> None:

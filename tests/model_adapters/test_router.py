@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -586,3 +587,25 @@ def test_an_answer_of_no_token_is_not_routed(routed: Build, request_for: Request
     assert type(answer) is GeneratedText
     assert answer.config["why"] == "router: no prompt was read: dense"
     assert read_options({"max_gen_toks": 0}, routed().arguments).max_gen_toks == 0
+
+
+@pytest.mark.usefixtures("no_loading")
+def test_every_form_must_have_enough_prompts(build: Build, tmp_path: Path) -> None:
+    """Of the 16 rows, the 8 of the few-shot task have no form with the chat template."""
+    mixed = save_map(tmp_path / "map.json", {"qa": [1], "specbench_qa_fewshot": [2]})
+    with pytest.raises(AdapterError, match="more than the 8 calibration prompts of form chat that"):
+        build(TssAR, domain_map=mixed, router="knn", router_k=9)
+
+
+@pytest.mark.usefixtures("no_loading")
+def test_a_threshold_that_cannot_be_calibrated_is_known_before_loading(
+    build: Build, map_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_each(domains: Any, *given: Any) -> Any:
+        found = domain_prompts(domains, *given)
+        first = {prompt.domain: prompt for prompt in reversed(found.prompts)}
+        return replace(found, prompts=tuple(first.values()))
+
+    monkeypatch.setattr("model_adapters.base.domain_prompts", one_each)
+    with pytest.raises(AdapterError, match="no domain of the router index has two rows of form"):
+        build(TssAR, domain_map=map_path, router="knn", router_k=1)

@@ -18,8 +18,10 @@ from model_adapters.adapters import ADAPTERS, TssAR
 from model_adapters.arguments import AdapterError
 from model_adapters.base import SpeculativeLM
 from model_adapters.samd import NativeSamd, TssSamd
+from tss_bench.batched_answers import answers_of
 from tss_bench.decoding.drafters.static_automaton import StaticAutomaton
 from tss_bench.decoding.drafters.suffix_automaton import SamDecoding
+from tss_bench.types import SkipSet
 from tss_bench.weights import vocabulary_digest
 
 Build = Callable[..., SpeculativeLM]
@@ -149,3 +151,37 @@ def test_a_corpus_of_another_tokenizer_is_refused(
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(AdapterError, match=r"other.sam is torn"):
         build(NativeSamd, sam=str(path))
+
+
+HUGE = 10**9
+DRAFTERS: dict[str, dict[str, Any]] = {
+    "tss_samd": {"n_predicts": HUGE},
+    "tss_prompt_lookup": {"num_pred_tokens": HUGE, "max_ngram_size": HUGE},
+    "tss_draft_model": {"num_draft_tokens": HUGE},
+    "tss_layerskip": {"num_speculations": HUGE, "exit_layer": 2},
+    "tss_eagle": {"total_token": HUGE},
+}
+
+
+@pytest.mark.parametrize("protocol", ["strict", "paper"])
+@pytest.mark.parametrize("name", list(DRAFTERS))
+def test_a_size_beyond_the_context_needs_no_memory(
+    build: Build,
+    requests: list[Instance],
+    eagle_head: Path,
+    draft_model: Path,
+    name: str,
+    protocol: str,
+) -> None:
+    """The cache of an answer has room for the largest tree: 10**9 nodes would not fit."""
+    heads = {"tss_eagle": eagle_head, "tss_draft_model": draft_model}
+    draft = {"draft": str(heads[name])} if name in heads else {}
+    lm = build(ADAPTERS[name], skip_layers="1", protocol=protocol, **DRAFTERS[name], **draft)
+    assert lm.drafter.max_nodes <= lm.max_length + 1
+    (answer,) = lm.generate_until(copy.deepcopy(requests[:1]), True)
+    (plain,) = build(TssAR, skip_layers="1").generate_until(copy.deepcopy(requests[:1]), True)
+    assert answer.ids[0][: len(plain.ids[0])] == plain.ids[0]
+    # The batched answers reserve rows for the same trees.
+    jobs = lm.jobs(copy.deepcopy(requests[:1]))
+    ((_, other),) = answers_of(lm, jobs, "test")([(0, SkipSet.of([1], lm.target.num_layers))])
+    assert other.ids == answer.ids

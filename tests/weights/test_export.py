@@ -229,6 +229,15 @@ def test_two_exports_to_one_place_do_not_mix(
     assert (tmp_path / "out" / PROVENANCE).is_file()
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder nobody may write to")
+def test_a_place_where_no_lock_can_be_made_is_no_other_export(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "load_model", lambda *_, **__: pytest.fail("weights were loaded"))
+    with pytest.raises(OSError, match="/proc"):
+        export_model(str(source), SKIP, Path("/proc/out"), provenance={})
+
+
 def test_a_setting_that_the_export_does_not_know_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

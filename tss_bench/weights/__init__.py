@@ -6,6 +6,7 @@ May import: tss_bench.weights.
 from tss_bench.weights.cache import WeightsUnavailable
 from tss_bench.weights.default_models import DEFAULT_MODEL, PACKAGED_MODELS
 from tss_bench.weights.eagle import (
+    NoPackagedHeadError,
     check_eagle_head,
     eagle_notes,
     load_eagle_head,
@@ -26,6 +27,7 @@ __all__ = [
     "DTYPES",
     "PACKAGED_MODELS",
     "ModelInfo",
+    "NoPackagedHeadError",
     "WeightsUnavailable",
     "check_eagle_head",
     "describe",

@@ -55,12 +55,16 @@ _EMBEDDING = "embed_tokens.weight"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
+class NoPackagedHeadError(ValueError):
+    """No head comes with the package for a target."""
+
+
 def resolve_eagle(draft: str, info: ModelInfo, revision: str | None = None) -> Path:
     """The directory of the head `draft`: `auto` (the packaged one), a directory or a hub id.
 
     A LoRA without a packaged head of its own drafts with its base's: their features are close.
-    Raises ValueError when there is none, saying how to get one, and for a `revision` (branch,
-    tag or commit) of what is not on the hub.
+    Raises NoPackagedHeadError when there is none, saying how to get one, and ValueError for a
+    `draft` that is none and a `revision` (branch, tag or commit) of what is not on the hub.
     """
     path = Path(draft).expanduser()
     local = draft == "auto" or (draft and path.is_dir())
@@ -74,7 +78,7 @@ def resolve_eagle(draft: str, info: ModelInfo, revision: str | None = None) -> P
             packaged = packaged_heads() / owner
             if (packaged / "config.json").is_file():
                 return packaged
-        raise ValueError(
+        raise NoPackagedHeadError(
             f"no EAGLE head is packaged for {info.id!r}; train one with `tss-bench train eagle` "
             f"or pass draft=<directory or hub id of a head> (the authors' heads are named "
             f"yuhuili/EAGLE-… and yuhuili/EAGLE3-… on the hub)"

@@ -4,8 +4,8 @@ The directory needs nothing of this package: any program that reads Hugging Face
 it, and computes what the target does that skips those blocks under scope `all`. That is checked
 before the directory appears under its name.
 
-May import: torch, transformers (types), safetensors, huggingface_hub, filelock (inside functions,
-so that bad names fail fast), tss_bench.{decoding,types} and tss_bench.weights.
+May import: torch, transformers (types), safetensors, huggingface_hub (inside functions, so that
+bad names fail fast), tss_bench.{decoding,locks,types} and tss_bench.weights.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tss_bench.locks import only_writer
 from tss_bench.types import SkipSet
 from tss_bench.weights.convert import quiet_progress
 from tss_bench.weights.loading import load_model
@@ -110,31 +111,23 @@ def _is_by_layer(name: str, value: object, num_layers: int) -> bool:
 @contextlib.contextmanager
 def _appearing(out: Path) -> Iterator[Path]:
     """A directory to fill; it becomes `out` at the end and vanishes after an error."""
-    from filelock import FileLock, Timeout
     from safetensors import SafetensorError
 
     out = out.expanduser().resolve()
     work = out.with_name(f".{out.name}.part")
     out.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out.with_name(f".{out.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise ValueError(
-            f"another export writes {out}; wait for it or choose another --out"
-        ) from error
-    try:
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
-        yield work
-        check_free(out)
-        work.replace(out)
-    except SafetensorError as error:
-        raise OSError(f"cannot write {out}: {error}") from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
+    refusal = f"another export writes {out}; wait for it or choose another --out"
+    with only_writer(out.with_name(f".{out.name}.lock"), refusal):
+        try:
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+            yield work
+            check_free(out)
+            work.replace(out)
+        except SafetensorError as error:
+            raise OSError(f"cannot write {out}: {error}") from error
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -44,6 +44,11 @@ class DynamicTree:
         """A CPU is compute-bound at a few nodes; the paper's GPU setting is 60 nodes."""
         return cls(8, 5, 3) if device.type == "cpu" else cls(60, 5, 10)
 
+    def most_nodes(self, target: Target) -> int:
+        """Nodes of the largest tree, the root among them, in a context of `target`."""
+        top_k, depth = min(self.top_k, target.vocab_size), min(self.depth, target.context_length)
+        return min(self.total_token, 1 + top_k + depth * top_k**2)
+
 
 class Eagle:
     """Drafts with `head`; keeps keys and values of verified positions only.
@@ -66,8 +71,10 @@ class Eagle:
         rows = head.draft_rows
         self._rows = None if rows is None else rows.to(target.device)
         self._logits = _draft_logits(head, target, self._rows)
-        size = tree.total_token if isinstance(tree, DynamicTree) else len(tree.nodes) + 1
-        self.max_nodes = size
+        if isinstance(tree, DynamicTree):
+            self.max_nodes = tree.most_nodes(target)
+        else:
+            self.max_nodes = len(tree.nodes) + 1
         self.reset()
 
     def reset(self) -> None:

@@ -105,10 +105,13 @@ class StaticAutomaton:
         return ids[: ids.index(SEPARATOR)] if SEPARATOR in ids else ids
 
     def save(self, path: Path) -> None:
-        """Write the file whole or not at all."""
+        """Write the file whole or not at all. Raises OSError where it cannot be written."""
         arrays = {field.name: getattr(self._arrays, field.name) for field in fields(_Arrays)}
         record = {"format": FORMAT, **self.source}
-        replace(path, lambda part: save_file(arrays, part, record))
+        try:
+            replace(path, lambda part: save_file(arrays, part, record))
+        except SafetensorError as error:
+            raise OSError(f"cannot write {path}: {error}") from error
 
     @classmethod
     def load(cls, path: Path) -> StaticAutomaton:
@@ -163,6 +166,15 @@ class Cursor:
         self.hops += 1
         self._state = self._automaton.links[self._state]
         self._length = self._automaton.lengths[self._state]
+
+
+def is_automaton(path: Path) -> bool:
+    """Whether a file says of itself that `StaticAutomaton.save` wrote it."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return (file.metadata() or {}).get("format") == FORMAT
+    except (SafetensorError, OSError):
+        return False
 
 
 def _flatten(growing: SuffixAutomaton) -> _Arrays:
