@@ -606,6 +606,6 @@ def test_a_threshold_that_cannot_be_calibrated_is_known_before_loading(
         first = {prompt.domain: prompt for prompt in reversed(found.prompts)}
         return replace(found, prompts=tuple(first.values()))
 
-    monkeypatch.setattr("model_adapters.base.domain_prompts", one_each)
+    monkeypatch.setattr("model_adapters.choosing.domain_prompts", one_each)
     with pytest.raises(AdapterError, match="no domain of the router index has two rows of form"):
         build(TssAR, domain_map=map_path, router="knn", router_k=1)
