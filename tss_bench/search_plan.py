@@ -47,7 +47,7 @@ _FLAGS = {
     "protocol": "--protocol",
 }
 # Of the drafter's own arguments: where it lies, which its fingerprint covers, and its memory.
-_PLACES = frozenset({"draft", "draft_revision", "state", "tree"})
+_PLACES = frozenset({"draft", "draft_revision", "sam", "state", "tree"})
 
 
 @dataclass(frozen=True)
