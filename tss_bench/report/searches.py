@@ -157,7 +157,6 @@ def _strategy(
         **_both_splits(board, target, skip, score, dense),
         "evaluations": counts.get("evaluations"),
         "answers": counts.get("prompt_evaluations"),
-        "seconds": record.get("seconds"),
         "note": record.get("metric_floor") or (record.get("reason") if not skip else None),
         "map": label or None,
     }
@@ -308,7 +307,6 @@ STRATEGY_COLUMNS = (
     *_SPEED,
     _count("evaluations", "evaluations", "skip sets that the search asked for"),
     _count("answers", "answers", "answers decoded for it"),
-    field_column("search, s", "seconds", lambda v: text.number(v, 0), sorts=True),
     SCOPE,
     field_column("note", "note"),
 )
