@@ -78,8 +78,8 @@ def test_keep_gathers_a_path_in_every_layer_and_row() -> None:
     for layer in range(LAYERS):
         batch.update(entries, entries, layer)
     batch.keep([(0, 2, 3), (0,)])
-    assert batch.data[:, 0, 0, :3, 0, 0].tolist() == [[5, 7, 8]] * LAYERS
-    assert batch.data[:, 1, 1, :1, 0, 0].tolist() == [[15]] * LAYERS
+    assert batch.data[:, 0, 0, 0, :3, 0].tolist() == [[5, 7, 8]] * LAYERS
+    assert batch.data[:, 1, 1, 0, :1, 0].tolist() == [[15]] * LAYERS
     assert batch.lengths == [3, 1]
 
 

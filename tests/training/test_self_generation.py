@@ -31,7 +31,7 @@ def test_a_shard_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_shards_hold_every_prompt_once_and_lengths_alike() -> None:
-    recipe = sg.GenerationRecipe("m", "r", batch_size=4)
+    recipe = sg.GenerationRecipe("m", "r", shard_size=4)
     lengths = [(i * 37) % 101 for i in range(30)]
     shards = sg.plan_shards(lengths, recipe)
     assert sorted(i for shard in shards for i in shard) == list(range(30))
@@ -45,7 +45,13 @@ def tiny_recipe(tmp_path_factory: pytest.TempPathFactory) -> sg.GenerationRecipe
     directory = tmp_path_factory.mktemp("target")
     make_tiny_target(directory)
     return sg.GenerationRecipe(
-        str(directory), "r1", prompts=12, max_new_tokens=6, batch_size=4, sampled_share=0.5
+        str(directory),
+        "r1",
+        prompts=12,
+        max_new_tokens=6,
+        batch_size=3,
+        shard_size=4,
+        sampled_share=0.5,
     )
 
 
@@ -94,6 +100,8 @@ def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
         ({"prompts": 0}, "prompts must be at least 1, got 0"),
         ({"kinds": "chat,poems"}, "unknown kind of prompt 'poems'"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"shard_size": -1}, "shard_size must be at least 1, got -1"),
         ({"sampled_share": 1.5}, r"sampled_share must lie in 0 … 1, got 1.5"),
     ],
 )

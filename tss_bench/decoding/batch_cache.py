@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tss_bench.decoding.attention import grouped, merged, partial_attention, ungrouped
+from tss_bench.decoding.attention import (
+    grouped,
+    merged,
+    partial_attention,
+    rows_attention,
+    ungrouped,
+)
 from tss_bench.decoding.kv_cache import KVCache
 
 # Columns come in steps of this many: the kernels give the same bits for every such number.
@@ -42,13 +48,17 @@ class Prefix:
     data: Tensor
 
     @classmethod
-    def of(cls, cache: KVCache) -> Prefix:
-        """What a cache of one sequence holds, without a copy."""
-        return cls(cache.data[:, :, 0, :, : cache.length])
+    def of(cls, cache: KVCache, sequence: int = 0) -> Prefix:
+        """What a cache holds of one of its sequences, without a copy."""
+        return cls(cache.data[:, :, sequence, :, : cache.length])
 
     @property
     def length(self) -> int:
         return self.data.shape[3]
+
+    def start(self, length: int) -> Prefix:
+        """The first `length` positions, without a copy."""
+        return Prefix(self.data[..., :length, :])
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values [1, kv_heads, T, D] of one layer."""
@@ -57,8 +67,8 @@ class Prefix:
 
 
 class BatchCache:
-    """At most `rows` answers of `capacity` positions or a few more, `data` [L, 2, rows, capacity,
-    kv_heads, D]; answer i holds `lengths[i]` positions behind its prefix.
+    """At most `rows` answers of `capacity` positions or a few more, `data` [L, 2, rows, kv_heads,
+    capacity, D]; answer i holds `lengths[i]` positions behind its prefix.
 
     A pass over n nodes a row begins with `open`, which says where they are written; `keep` makes
     chosen ones of them part of the past. Masks are bool [B, n, C] over the first C columns of the
@@ -77,7 +87,7 @@ class BatchCache:
         device: torch.device,
     ) -> None:
         self.capacity = _in_spans(capacity)
-        shape = (num_layers, 2, rows, self.capacity, kv_heads, head_dim)
+        shape = (num_layers, 2, rows, kv_heads, self.capacity, head_dim)
         self.data = torch.empty(shape, dtype=dtype, device=device)
         self.rows = rows
         self.lengths: list[int] = []
@@ -147,7 +157,7 @@ class BatchCache:
         ]
         if moves:
             rows, source, goal = torch.tensor(moves, device=self.data.device).T
-            self.data[:, :, rows, goal] = self.data[:, :, rows, source]
+            self.data[:, :, rows, :, goal] = self.data[:, :, rows, :, source]
         self.lengths = [n + len(path) for n, path in zip(self.lengths, paths, strict=True)]
 
     def attend(
@@ -207,11 +217,11 @@ class BatchCache:
 
     def _own(self, layer: int) -> Tensor:
         """Keys and values of the rows, [2, B, kv_heads, C, D]."""
-        return self.data[layer, :, : len(self), : self._span].transpose(2, 3)
+        return self.data[layer, :, : len(self), :, : self._span]
 
     def _write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        self.data[layer, 0][self._row_index, self._columns] = keys
-        self.data[layer, 1][self._row_index, self._columns] = values
+        self.data[layer, 0][self._row_index, :, self._columns] = keys
+        self.data[layer, 1][self._row_index, :, self._columns] = values
 
     def _attend_prefixes(self, layer: int, packed: Tensor) -> tuple[Tensor, Tensor]:
         """Each row's attention to its prefix, one call for all rows of a prefix."""
@@ -253,3 +263,47 @@ class BatchCache:
             filled = [F.pad(p.data, (0, 0, 0, longest - p.length)) for p, _, _ in self._groups]
             self._stack = torch.stack(filled, dim=2)
         return self._stack
+
+
+class OwnPromptCache(BatchCache):
+    """A batch whose prompts lie in the rows themselves, for prompts with one answer each.
+
+    A pass attends once for all rows instead of once more for every prompt, always to the whole
+    rows: matrix products over a part of them take several times as long. `capacity` has to hold
+    prompt and answer, `lengths[i]` counts both, and `reserve` makes the rows longer.
+    """
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for `capacity` positions a row, and some more for what may come next."""
+        if capacity <= self.capacity:
+            return
+        held, self.capacity = self.data, _in_spans(capacity + capacity // 8)
+        self.data = held.new_zeros((*held.shape[:4], self.capacity, held.shape[5]))
+        self.data[..., : held.shape[4], :] = held
+
+    def add(self, prefix: Prefix) -> None:
+        """Begin an answer behind a copy of `prefix`. Raises ValueError where the prompt does not
+        fit or all rows are taken."""
+        if prefix.length > self.capacity:
+            raise ValueError(
+                f"the batch holds answers of {self.capacity} positions, prompt included, not "
+                f"{prefix.length}"
+            )
+        # A copy of nothing: a view would keep the whole prompt alive.
+        super().add(Prefix(prefix.start(0).data.clone()))
+        self.data[:, :, len(self) - 1, :, : prefix.length] = prefix.data
+        self.lengths[-1] = prefix.length
+
+    def open(self, width: int, offset: int = 0) -> None:
+        """As in `BatchCache`."""
+        super().open(width, offset)
+        self._span = self.capacity
+
+    def attend(
+        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """As in `BatchCache`; the rows are all there is."""
+        assert mask is not None
+        self._write(layer, keys, values)
+        own_keys, own_values = self._own(layer)
+        return rows_attention(query, own_keys, own_values, mask)

@@ -7,14 +7,14 @@ drafts, tokenizers or tasks. Shapes: B sequences, n positions, H hidden, V vocab
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from tss_bench.decoding.batch_cache import BatchCache
+from tss_bench.decoding.batch_cache import BatchCache, OwnPromptCache
 from tss_bench.decoding.blocks import decoder, make_blocks
 from tss_bench.decoding.capture import Capture
 from tss_bench.decoding.kv_cache import KVCache
@@ -24,6 +24,8 @@ from tss_bench.types import SkipSet
 # Relative difference to the model's own forward pass above which the two are not the same
 # function; rounding alone stays a magnitude below.
 SELF_CHECK_TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+
+AnyBatch = TypeVar("AnyBatch", bound=BatchCache)
 
 
 class Target:
@@ -101,13 +103,20 @@ class Target:
         Raises ValueError for a family whose rotary embeddings change with the longest position of
         a pass: a row would depend on the ones beside it.
         """
-        if self._rope in ("dynamic", "longrope"):
+        return self._batch(BatchCache, rows, capacity)
+
+    def new_prompt_batch(self, rows: int) -> OwnPromptCache:
+        """As `new_batch`, for prompts of one answer each; it grows with what is reserved."""
+        return self._batch(OwnPromptCache, rows, 1)
+
+    def _batch(self, kind: type[AnyBatch], rows: int, capacity: int) -> AnyBatch:
+        if self._rope in ("dynamic", "longrope") and rows > 1:
             raise ValueError(
                 f"rotary embeddings of type {self._rope} depend on the longest row of a pass, so "
-                f"answers cannot be decoded side by side; decode them one by one (a search does "
-                f"with --evaluator sequential)"
+                f"answers cannot be decoded side by side; decode them one by one (search: "
+                f"--evaluator sequential, self-generated text: --generation-batch 1)"
             )
-        return BatchCache(
+        return kind(
             num_layers=self.num_layers,
             kv_heads=self._kv_heads,
             head_dim=self._head_dim,

@@ -1,25 +1,31 @@
-"""Answer a batch of prompts with the target, greedily or at temperature 1.
+"""Answer many prompts with the target, greedily or at temperature 1, some of them at a time.
 
-Knows nothing of recipes, shards or files.
+Knows nothing of recipes, shards or files, and nothing of drafts: with rows enough a pass is bound
+by arithmetic, and a rejected draft would cost as much as an id.
 
 May import: torch, transformers, tss_bench.{types, decoding}.
 """
 
 from __future__ import annotations
 
+import random
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from tss_bench.decoding.kv_cache import KVCache
+from tss_bench.decoding.batch_cache import Prefix, move_last
 from tss_bench.decoding.target import Target
+from tss_bench.decoding.verify import best_ids
 from tss_bench.types import SkipSet
 
-# Finished rows leave the batch when this share of it is done.
-_COMPACT_AT = 0.25
+# Free rows wait until this share of all is free: prompts are read faster a few at a time.
+_REFILL_SHARE = 1 / 16
+# Prompts are read together up to this many tokens, padding included.
+_PROMPT_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -51,21 +57,23 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 @torch.inference_mode()
-def answer_batch(
+def answer_prompts(
     target: Target,
     prompts: Sequence[Sequence[int]],
     *,
     sampled: Sequence[bool],
     max_new_tokens: int,
     eos: frozenset[int],
-    generator: torch.Generator,
+    seed: int,
+    rows: int,
     keep_features: bool = True,
 ) -> Answers:
-    """Answer all prompts at once, row i greedily or at temperature 1.
+    """Answer all prompts, at most `rows` at once, prompt i greedily or at temperature 1.
 
-    The end id belongs to the answer. Prompts are padded on the right and the gap is masked, so
-    that the prompt pass needs no mask. Raises ValueError for a prompt that is empty or leaves
-    no room in the context.
+    A row whose answer ends goes to the next prompt. An answer depends on its prompt, its place in
+    `prompts` and the seed; on the answers beside it only as far as products round differently.
+    The end id belongs to the answer. Prompts of similar length waste the least on padding.
+    Raises ValueError for a prompt that is empty or leaves no room in the context.
     """
     longest = max(map(len, prompts))
     if not min(map(len, prompts)) or longest + max_new_tokens > target.context_length:
@@ -73,121 +81,137 @@ def answer_batch(
             f"prompts of 1 … {target.context_length - max_new_tokens} tokens fit this target "
             f"with {max_new_tokens} new ones, got {min(map(len, prompts))} … {longest}"
         )
-    batch = _Batch(target, prompts, sampled, generator, max_new_tokens, keep_features)
-    for step in range(max_new_tokens):
-        alive = batch.choose(eos)
-        if not alive or step == max_new_tokens - 1:
-            break
-        batch.advance()
-    return batch.answers()
+    answers = [
+        _Answer(list(prompt), random.Random(f"answer {seed} {place}") if warm else None)
+        for place, (prompt, warm) in enumerate(zip(prompts, sampled, strict=True))
+    ]
+    batch = _Batch(target, min(rows, len(prompts)), max_new_tokens, eos, keep_features)
+    waiting = deque(answers)
+    while batch.fill(waiting):
+        batch.step()
+    return Answers(
+        [torch.tensor(answer.prompt + answer.new) for answer in answers],
+        [len(answer.prompt) for answer in answers],
+        list(sampled),
+        [torch.cat(answer.features) for answer in answers] if keep_features else None,
+    )
+
+
+@dataclass(eq=False)
+class _Answer:
+    """An answer while it grows; `draws` is None where it is greedy."""
+
+    prompt: list[int]
+    draws: random.Random | None
+    new: list[int] = field(default_factory=list)
+    features: list[Tensor] = field(default_factory=list)
 
 
 class _Batch:
-    """The rows of one batch while they grow; finished rows are taken out from time to time."""
+    """The answers that grow at the moment, one a row."""
 
     def __init__(
         self,
         target: Target,
-        prompts: Sequence[Sequence[int]],
-        sampled: Sequence[bool],
-        generator: torch.Generator,
+        rows: int,
         max_new_tokens: int,
+        eos: frozenset[int],
         keep_features: bool,
     ) -> None:
-        device = target.device
         self._target = target
         self._skip = SkipSet.dense(target.num_layers)
-        self._generator = generator
-        self._sampled = list(sampled)
-        self._prompts = [list(prompt) for prompt in prompts]
-        self._new: list[list[int]] = [[] for _ in prompts]
-        self._rows = list(range(len(prompts)))
-        self._done = [False] * len(prompts)
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        longest = int(lengths.max())
-        ids = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
-        for row, prompt in enumerate(prompts):
-            ids[row, : len(prompt)] = torch.tensor(prompt, device=device)
-        self._cache = target.new_cache(longest + max_new_tokens, batch=len(prompts))
-        hidden = target.prefill(ids, self._cache, self._skip)
-        self._hidden = hidden[torch.arange(len(prompts), device=device), lengths - 1]
-        self._positions = lengths
-        self._seen = torch.arange(longest, device=device) < lengths[:, None]
-        self._features: list[list[Tensor]] | None = None
-        if keep_features:
+        self._max_new_tokens, self._eos = max_new_tokens, eos
+        self._keep_features = keep_features
+        self._rows, self._running = rows, list[_Answer]()
+        self._refill = max(1, round(rows * _REFILL_SHARE))
+        self._cache = target.new_prompt_batch(rows)
+
+    def fill(self, waiting: deque[_Answer]) -> bool:
+        """Begin waiting answers if enough rows are free; whether any answer is left to grow."""
+        free = self._rows - len(self._running)
+        while waiting and free and (free >= self._refill or not self._running):
+            self._begin(_first_of(waiting, free))
+            free = self._rows - len(self._running)
+        return bool(self._running)
+
+    def step(self) -> None:
+        """Run the last id of every answer and give each its next one."""
+        device = self._target.device
+        ids = torch.tensor([[answer.new[-1]] for answer in self._running], device=device)
+        self._cache.open(1)
+        mask = self._cache.visible(torch.ones(len(ids), 1, 1, dtype=torch.bool, device=device))
+        positions = self._cache.positions()[:, None]
+        skips = [self._skip] * len(ids)
+        hidden = self._target.forward_rows(ids, positions, mask, self._cache, skips)
+        self._cache.keep([(0,)] * len(ids))
+        self._record(self._running, hidden, [1] * len(ids))
+        ended = self._grow(self._running, hidden[:, 0])
+        for row in reversed(range(len(ids))):
+            if ended[row]:
+                self._cache.drop(row)
+                move_last(self._running, row)
+
+    def _begin(self, answers: Sequence[_Answer]) -> None:
+        """Read the prompts, padded on the right, so that no mask is needed: what comes behind a
+        prompt is seen by none of its ids."""
+        device = self._target.device
+        lengths = [len(answer.prompt) for answer in answers]
+        ids = torch.zeros(len(answers), max(lengths), dtype=torch.long)
+        for row, answer in enumerate(answers):
+            ids[row, : lengths[row]] = torch.tensor(answer.prompt)
+        cache = self._target.new_cache(max(lengths), batch=len(answers))
+        hidden = self._target.prefill(ids.to(device), cache, self._skip)
+        self._record(answers, hidden, lengths)
+        # The last id of an answer is never run.
+        self._cache.reserve(max(lengths) + self._max_new_tokens - 1)
+        last = hidden[torch.arange(len(answers)), torch.tensor(lengths) - 1]
+        for row, (answer, ended) in enumerate(zip(answers, self._grow(answers, last), strict=True)):
+            if not ended:
+                self._cache.add(Prefix.of(cache, row).start(lengths[row]))
+                self._running.append(answer)
+
+    def _record(self, answers: Sequence[_Answer], hidden: Tensor, counts: Sequence[int]) -> None:
+        """Keep the hidden states of the first `counts[i]` ids of row i, if they are wanted."""
+        if self._keep_features:
             kept = hidden.to("cpu", torch.bfloat16)
-            self._features = [[kept[i, : len(p)].clone()] for i, p in enumerate(prompts)]
+            for row, (answer, count) in enumerate(zip(answers, counts, strict=True)):
+                answer.features.append(kept[row, :count].clone())
 
-    def choose(self, eos: frozenset[int]) -> bool:
-        """Give every unfinished row its next id; whether any row is left."""
-        logits = self._target.logits(self._hidden).float()
-        self._next = logits.argmax(dim=-1)
-        warm = [i for i, row in enumerate(self._rows) if self._sampled[row]]
-        if warm:
-            chances = logits[warm].softmax(dim=-1).cpu()
-            picks = torch.multinomial(chances, 1, generator=self._generator)[:, 0]
-            self._next[warm] = picks.to(self._next.device)
-        for row, token in zip(self._rows, self._next.tolist(), strict=True):
-            if not self._done[row]:
-                self._new[row].append(token)
-                self._done[row] = token in eos
-        self._compact()
-        return bool(self._rows)
-
-    def advance(self) -> None:
-        """Run the chosen ids through the target."""
-        one = torch.ones(len(self._rows), 1, dtype=torch.bool, device=self._seen.device)
-        self._seen = torch.cat((self._seen, one), dim=1)
-        hidden = self._target.forward(
-            self._next[:, None],
-            self._positions[:, None],
-            self._seen[:, None],
-            self._cache,
-            self._skip,
-        )
-        self._cache.advance(1)
-        self._positions = self._positions + 1
-        self._hidden = hidden[:, 0]
-        if self._features is not None:
-            kept = self._hidden.to("cpu", torch.bfloat16)
-            for i, row in enumerate(self._rows):
-                if not self._done[row]:
-                    self._features[row].append(kept[i : i + 1].clone())
-
-    def answers(self) -> Answers:
-        ids = [torch.tensor(p + new) for p, new in zip(self._prompts, self._new, strict=True)]
-        features = None
-        if self._features is not None:
-            features = [torch.cat(parts) for parts in self._features]
-        return Answers(ids, [len(p) for p in self._prompts], self._sampled, features)
-
-    def _compact(self) -> None:
-        left = [i for i, row in enumerate(self._rows) if not self._done[row]]
-        if left and len(left) > (1 - _COMPACT_AT) * len(self._rows):
-            return
-        self._rows = [self._rows[i] for i in left]
-        if not left:
-            return
-        index = torch.tensor(left, device=self._seen.device)
-        self._next, self._positions = self._next[index], self._positions[index]
-        self._seen = self._seen[index]
-        self._cache = _rows_of(self._cache, index)
+    def _grow(self, answers: Sequence[_Answer], hidden: Tensor) -> list[bool]:
+        """Give every answer its next id after the hidden states [B, H]; which of them end."""
+        chosen = choose(self._target.logits(hidden), [answer.draws for answer in answers])
+        for answer, token in zip(answers, chosen, strict=True):
+            answer.new.append(token)
+        return [
+            answer.new[-1] in self._eos or len(answer.new) == self._max_new_tokens
+            for answer in answers
+        ]
 
 
-def _rows_of(cache: KVCache, rows: Tensor) -> KVCache:
-    """A cache with the chosen sequences of another one."""
-    layers, _, _, heads, capacity, dim = cache.data.shape
-    smaller = KVCache(
-        num_layers=layers,
-        kv_heads=heads,
-        head_dim=dim,
-        capacity=capacity,
-        dtype=cache.data.dtype,
-        device=cache.data.device,
-        batch=len(rows),
-    )
-    past = slice(0, cache.length)
-    for layer in range(layers):
-        smaller.data[layer, ..., past, :] = cache.data[layer][:, rows, :, past]
-    smaller.length = cache.length
-    return smaller
+def choose(logits: Tensor, draws: Sequence[random.Random | None]) -> list[int]:
+    """An id for each row of logits [B, V]: the best one, or where there are draws one that the
+    next draw picks with the probability the logits give it."""
+    ids = best_ids(logits)
+    warm = [row for row, draw in enumerate(draws) if draw is not None]
+    if warm:
+        heaped = logits[warm].float().softmax(dim=-1).cumsum(dim=-1)
+        points = [[draw.random()] for draw in draws if draw is not None]
+        total = heaped[:, -1:].contiguous()
+        picks = torch.searchsorted(heaped, torch.tensor(points).to(total) * total, right=True)
+        # A product rounded up to the total would pick what has no probability.
+        picks = torch.minimum(picks, torch.searchsorted(heaped, total))
+        for row, pick in zip(warm, picks[:, 0].tolist(), strict=True):
+            ids[row] = pick
+    return ids
+
+
+def _first_of(waiting: deque[_Answer], count: int) -> list[_Answer]:
+    """The next 1 … `count` answers, as many as are read together."""
+    taken = [waiting.popleft()]
+    longest = len(taken[0].prompt)
+    while waiting and len(taken) < count:
+        longest = max(longest, len(waiting[0].prompt))
+        if (len(taken) + 1) * longest > _PROMPT_TOKENS:
+            break
+        taken.append(waiting.popleft())
+    return taken

@@ -1,8 +1,8 @@
 """Let the target answer the prompts of a recipe, many at a time, in shards that survive a kill.
 
-A shard is one batch of prompts of similar length. It is written whole or not at all, and its
-content depends on the settings alone, so a restarted run continues where it was and ends with
-the same data. The last hidden states may be kept beside the ids: a draft head trains on them.
+A shard holds prompts of similar length. It is written whole or not at all, and its content
+depends on the settings alone, so a restarted run continues where it was and ends with the same
+data. The last hidden states may be kept beside the ids: a draft head trains on them.
 
 May import: torch, safetensors, tqdm, tss_bench.{data, decoding, files, weights}
 and tss_bench.training.
@@ -31,7 +31,7 @@ from tqdm import tqdm
 from tss_bench.data.overlap import evaluation_sources, evaluation_texts
 from tss_bench.decoding.target import Target
 from tss_bench.files import replace, replace_text
-from tss_bench.training.batch_answers import Answers, answer_batch, encode_prompt
+from tss_bench.training.batch_answers import Answers, answer_prompts, encode_prompt
 from tss_bench.training.prompts import SHARES, check_kinds, make_prompts
 from tss_bench.weights import DEFAULT_MODEL, describe, end_of_text_ids, load_model
 from tss_bench.weights.loading import resolve_device
@@ -51,13 +51,14 @@ class GenerationRecipe:
     seed: int = 0
     max_new_tokens: int = 112
     batch_size: int = 64
+    shard_size: int = 256
     sampled_share: float = 0.3
     kinds: str = ",".join(SHARES)
     dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
         check_kinds(self.kinds.split(","))
-        for name in ("prompts", "max_new_tokens", "batch_size"):
+        for name in ("prompts", "max_new_tokens", "batch_size", "shard_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.sampled_share <= 1:
@@ -130,7 +131,13 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-new-tokens", type=int, default=recipe.max_new_tokens, help="limit of an answer"
     )
     group.add_argument(
-        "--generation-batch", type=int, default=recipe.batch_size, help="prompts in a shard"
+        "--generation-batch", type=int, default=recipe.batch_size, help="prompts answered at once"
+    )
+    group.add_argument(
+        "--shard-size",
+        type=int,
+        default=recipe.shard_size,
+        help="prompts in a shard, what a killed run has to answer again",
     )
     group.add_argument(
         "--sampled-share",
@@ -160,6 +167,7 @@ def generate_from_arguments(
         seed=args.data_seed,
         max_new_tokens=args.max_new_tokens,
         batch_size=args.generation_batch,
+        shard_size=args.shard_size,
         sampled_share=args.sampled_share,
         kinds=args.kinds,
     )
@@ -181,7 +189,7 @@ def plan_shards(lengths: Sequence[int], recipe: GenerationRecipe) -> list[list[i
     Shuffled so that the first shards of an unfinished run are a fair sample of the recipe.
     """
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
-    size = recipe.batch_size
+    size = recipe.shard_size
     shards = [order[i : i + size] for i in range(0, len(order), size)]
     random.Random(f"shards {recipe.seed}").shuffle(shards)
     return shards
@@ -294,13 +302,14 @@ class _Worker:
     def make(self, index: int, members: Sequence[int]) -> int:
         """Write one shard; the number of its new tokens."""
         recipe = self._job.recipe
-        answers = answer_batch(
+        answers = answer_prompts(
             self._target,
             [encode_prompt(self._tokenizer, self._texts[i]) for i in members],
             sampled=[_is_sampled(recipe, i) for i in members],
             max_new_tokens=recipe.max_new_tokens,
             eos=self._eos,
-            generator=torch.Generator().manual_seed(recipe.seed * 1_000_003 + index),
+            seed=recipe.seed * 1_000_003 + index,
+            rows=recipe.batch_size,
             keep_features=self._job.keep_features,
         )
         write_answers(shard_path(Path(self._job.directory), index), answers)
