@@ -48,6 +48,7 @@ LAYERS = {
     "tss_bench.bench": 3,
     "tss_bench.bench_domains": 3,
     "tss_bench.bench_evaluator": 3,
+    "tss_bench.bench_heads": 3,
     "tss_bench.bench_layerskip": 3,
     "tss_bench.bench_report": 3,
     "tss_bench.bench_sam": 3,

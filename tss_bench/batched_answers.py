@@ -32,6 +32,7 @@ from tss_bench.decoding.lockstep import (
     read_prompt,
 )
 from tss_bench.decoding.replay import Recorder, Trajectory, replay, replay_eagle
+from tss_bench.decoding.target import Target
 from tss_bench.types import GeneratedText, SkipSet
 
 NODES = 512
@@ -70,6 +71,11 @@ class _Answering:
     @property
     def skip(self) -> SkipSet:
         return self.job.choice.skip
+
+
+def rows_at_once(target: Target, nodes: int, positions: int) -> int:
+    """Answers of `positions` ids that grow side by side, with trees of `nodes` in every pass."""
+    return max(1, min(NODES // nodes, ROW_BYTES // (positions * target.position_bytes())))
 
 
 class SequentialAnswers:
@@ -139,8 +145,7 @@ class BatchedAnswers:
         positions = self._capacity
         if self._adapter.scope == "all":
             positions += max(len(self._adapter.prompt_ids(job)) for job in self._jobs)
-        each = positions * self._adapter.target.position_bytes()
-        return max(1, min(NODES // self._nodes, ROW_BYTES // each))
+        return rows_at_once(self._adapter.target, self._nodes, positions)
 
     def _decode(self, waiting: deque[_Answering]) -> Iterator[tuple[int, GeneratedText]]:
         """Decode what waits; further turns are put back into it."""
@@ -156,7 +161,7 @@ class BatchedAnswers:
             if not self._replays:
                 yield from self._end_turn(answering, answer, waiting)
                 continue
-            known.append((answering, _trajectory(request, answer)))
+            known.append((answering, Trajectory.of(request, answer)))
             if len(known) >= REPLAYED:
                 yield from self._replay(known, waiting)
                 known = []
@@ -231,11 +236,3 @@ class BatchedAnswers:
 def _started(answering: _Answering) -> _Start:
     assert answering.start is not None
     return answering.start
-
-
-def _trajectory(request: Request, answer: Answer) -> Trajectory:
-    """A plainly decoded answer, for the drafter to be run along."""
-    assert isinstance(request.drafter, Recorder)
-    parts = request.drafter.features or [request.prompt.features[:0]]
-    tokens = len(request.prompt.ids)
-    return Trajectory(tokens, tuple(answer.ids), torch.cat(parts), request.options)

@@ -68,7 +68,7 @@ def engine_table(report: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str
         ("over_plain", "decode vs native_ar"),
     )
     rows = [
-        [task, method, *(_cell(figures.get(key)) for key, _ in columns)]
+        [task, method, *(figure_text(figures.get(key)) for key, _ in columns)]
         for task, methods in report.items()
         for method, figures in methods.items()
     ]
@@ -116,9 +116,9 @@ def domains_table(rows: Sequence[Mapping[str, Any]]) -> str:
             row["task"],
             row["model"],
             _setting(row),
-            _cell(row.get("accept_len"), row["intervals"].get("accept_len")),
+            figure_text(row.get("accept_len"), row["intervals"].get("accept_len")),
             _metric_cell(row),
-            _cell(row.get("tokens_per_second"), row["intervals"].get("tokens_per_second"), 1),
+            figure_text(row.get("tokens_per_second"), row["intervals"].get("tokens_per_second"), 1),
         ]
         for row in rows
     ]
@@ -190,10 +190,10 @@ def _mean_ratio(
 
 def _summary_text(cell: Mapping[str, Any], plain: bool) -> str:
     """`1.62 [1.41, 1.86], 1.13x [1.02, 1.25]`; plain decoding's speed-up is one by definition."""
-    parts = [_cell(cell["accept_len"], cell["accept_len_interval"])]
+    parts = [figure_text(cell["accept_len"], cell["accept_len_interval"])]
     if cell["speed_up"] is not None:
         interval = None if plain else cell["speed_up_interval"]
-        figure, *spread = _cell(cell["speed_up"], interval).split(" ", 1)
+        figure, *spread = figure_text(cell["speed_up"], interval).split(" ", 1)
         parts.append(" ".join([f"{figure}x", *spread]))
     return ", ".join(part for part in parts if part)
 
@@ -225,11 +225,11 @@ def _metric_cell(row: Mapping[str, Any]) -> str:
     metric = _primary(row)
     if metric is None:
         return "no metric"
-    figure = _cell(row[metric], row["intervals"].get(metric), digits=3)
+    figure = figure_text(row[metric], row["intervals"].get(metric), digits=3)
     return f"{metric} {figure} ({row['scored']} rows)"
 
 
-def _cell(value: float | None, interval: Interval | None = None, digits: int = 2) -> str:
+def figure_text(value: float | None, interval: Interval | None = None, digits: int = 2) -> str:
     """`1.52 [1.44, 1.61]`; without an interval the figure alone."""
     if value is None:
         return ""

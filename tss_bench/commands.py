@@ -120,6 +120,12 @@ COMMANDS = (
     ),
     Command(
         "bench",
+        "heads",
+        "accept length of EAGLE heads on the same answers, paired by row (no speeds)",
+        "bench_heads",
+    ),
+    Command(
+        "bench",
         "evaluator",
         "seconds a skip set takes in a search, batched and row after row",
         "bench_evaluator",

@@ -23,6 +23,7 @@ from tss_bench.decoding.drafters.eagle import Eagle
 from tss_bench.decoding.drafters.eagle_rows import EagleRows, HeadPrompt
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.generate import DecodingOptions, max_depth, new_answer
+from tss_bench.decoding.lockstep import Request
 from tss_bench.decoding.target import Target
 from tss_bench.decoding.tree import DraftTree
 from tss_bench.decoding.verify import Acceptance
@@ -59,6 +60,14 @@ class Trajectory:
     def __post_init__(self) -> None:
         if self.options.protocol != "strict":
             raise ValueError("answers are replayed under protocol strict only")
+
+    @classmethod
+    def of(cls, request: Request, answer: Answer) -> Trajectory:
+        """A finished answer that was decoded plainly, its drafter a `Recorder`."""
+        assert isinstance(request.drafter, Recorder)
+        parts = request.drafter.features or [request.prompt.features[:0]]
+        prompt_tokens = len(request.prompt.ids)
+        return cls(prompt_tokens, tuple(answer.ids), torch.cat(parts), request.options)
 
     def accept(self, tree: DraftTree, emitted: int) -> Acceptance:
         """What of `tree` is right behind the first `emitted` ids of the answer."""

@@ -27,6 +27,7 @@ class HeadPrompt:
     feature: Tensor
 
     @classmethod
+    @torch.inference_mode()
     def read(cls, drafter: Eagle, prompt: Prompt) -> HeadPrompt:
         """Run the head of `drafter` over a prefilled prompt; the drafter forgets its own."""
         (keys, values), feature = drafter.read(prompt)

@@ -1,0 +1,257 @@
+"""`tss-bench bench heads`: what the dense target accepts of EAGLE heads, on the same answers.
+
+Greedy answers do not depend on the head, so each task is answered once, plainly and side by side,
+and every head is run along the answers. Counts are those of `native_eagle`; nothing is timed.
+
+May import: tabulate, tqdm, model_adapters, tss_bench (layer L3 of the design).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tabulate import tabulate
+from tqdm import tqdm
+
+from model_adapters.answering import Job
+from model_adapters.arguments import split_arguments
+from model_adapters.base import SpeculativeLM
+from tss_bench.batched_answers import rows_at_once
+from tss_bench.bench import DOMAIN_TASKS, machine
+from tss_bench.bench_report import figure_text
+from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
+from tss_bench.decoding.drafters.eagle_rows import HeadPrompt
+from tss_bench.decoding.lockstep import (
+    ReadPrompt,
+    Request,
+    capacity_for,
+    decode_together,
+    read_prompt,
+)
+from tss_bench.decoding.replay import Recorder, Trajectory, replay_eagle
+from tss_bench.harness import TaskRequests, load_adapters, load_tasks, prepare_adapters, split_names
+from tss_bench.scoring.pooled import Pair, ratio, request_pairs
+from tss_bench.scoring.statistics import mean_ratio_interval, ratio_interval
+from tss_bench.types import GenerationStats, SkipSet
+
+PACKAGED = "packaged"
+DEPTHS = 5
+"""Depths whose acceptance is told."""
+
+_ADAPTER = "native_eagle"
+
+Stats = Mapping[str, Mapping[str, Sequence[GenerationStats]]]
+"""By head and task: the counts of each row."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `tss-bench bench heads`."""
+    parser.epilog = "The first head is what the others are held against, row by row."
+    parser.add_argument(
+        "--heads",
+        default=PACKAGED,
+        help=f"comma-separated folders, hub ids or {PACKAGED} (default: {PACKAGED})",
+    )
+    parser.add_argument("--tasks", default=",".join(DOMAIN_TASKS), help="comma-separated tasks")
+    parser.add_argument("--split", default="test", help="test (default), calibration or all")
+    parser.add_argument("--limit", type=int, default=64, help="rows a task (default 64)")
+    parser.add_argument(
+        "--model_args", default="", help="other arguments of native_eagle, as in lm_eval"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Answer, replay, print. Raises ValueError for bad input before anything is answered."""
+    if args.limit < 1:
+        raise ValueError(f"--limit must be at least 1, got {args.limit}")
+    adapters = _prepare(split_names(args.heads), split_arguments(args.model_args))
+    tasks = load_tasks(split_names(args.tasks), args.limit, {"split": args.split})
+    _require_greedy(tasks, next(iter(adapters.values())))
+    load_adapters(adapters)
+    _require_single_turns(tasks, next(iter(adapters.values())))
+    _require_heads_alike(adapters)
+    stats: dict[str, dict[str, list[GenerationStats]]] = {name: {} for name in adapters}
+    with tqdm(total=len(tasks) * (1 + len(adapters)), desc="heads") as bar:
+        for task in tasks:
+            bar.set_postfix_str(f"{task.label}, answers")
+            jobs = next(iter(adapters.values())).jobs(task.requests)
+            known = _answer(next(iter(adapters.values())), jobs)
+            bar.update()
+            for name, adapter in adapters.items():
+                bar.set_postfix_str(f"{task.label}, {name}")
+                stats[name][task.label] = _replayed(adapter, known)
+                bar.update()
+    results = report(stats)
+    place = machine({_ADAPTER: next(iter(adapters.values()))}).splitlines()[0]
+    print(f"{place}; at most {args.limit} rows a task, split {args.split}\n\n{table(results)}")
+    print(json.dumps({"bench": "heads", "machine": place, "limit": args.limit,
+                      "split": args.split, "model_args": args.model_args,
+                      "heads": {name: one.drafter_record() for name, one in adapters.items()},
+                      "results": results}))  # fmt: skip
+
+
+def report(stats: Stats) -> dict[str, dict[str, Any]]:
+    """By head: accept length by task and their mean, 95 % intervals, what the mean gains over the
+    first head on the same rows (relative), and the acceptance by depth over all rows."""
+    first = next(iter(stats))
+    found: dict[str, dict[str, Any]] = {}
+    for name, tasks in stats.items():
+        pairs = {task: _pairs(rows) for task, rows in tasks.items()}
+        base = [_pairs(rows) for rows in stats[first].values()]
+        groups = list(pairs.values())
+        lengths = [ratio(group) for group in groups]
+        known = [length for length in lengths if length is not None]
+        against = None
+        if name != first:
+            quotients = [
+                (ratio(own) or 0) / (ratio(theirs) or 1)
+                for own, theirs in zip(groups, base, strict=True)
+            ]
+            interval = mean_ratio_interval(groups, base)
+            against = {
+                "value": sum(quotients) / len(quotients) - 1,
+                "interval": interval and tuple(end - 1 for end in interval),
+            }
+        found[name] = {
+            "tasks": {
+                task: {"accept_len": ratio(group), "interval": ratio_interval(group)}
+                for task, group in pairs.items()
+            },
+            "mean": {
+                "accept_len": sum(known) / len(known) if len(known) == len(lengths) else None,
+                "interval": mean_ratio_interval(groups),
+            },
+            "against_first": against,
+            "acceptance_by_depth": acceptance_by_depth(
+                [length for rows in tasks.values() for one in rows for length in one.accept_lengths]
+            ),
+        }
+    return found
+
+
+def acceptance_by_depth(lengths: Sequence[int], depths: int = DEPTHS) -> list[float | None]:
+    """Share of the steps accepted down to depth d - 1 that are so to depth d = 1, 2, …; None where
+    no step got there. A step of length n, bonus included, accepted n - 1 drafts."""
+    reached = [sum(length > depth for length in lengths) for depth in range(depths + 1)]
+    return [
+        reached[depth] / reached[depth - 1] if reached[depth - 1] else None
+        for depth in range(1, depths + 1)
+    ]
+
+
+def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The report as a markdown table: a row a head."""
+    labels = next(iter(results.values()))["tasks"]
+    headers = ["head", *(label.removeprefix("specbench_") for label in labels)]
+    headers += ["mean", "against the first", "accepted at depth 1, 2, …"]
+    rows = []
+    for name, found in results.items():
+        against = found["against_first"]
+        depths = [f"{share:.2f}" for share in found["acceptance_by_depth"] if share is not None]
+        rows.append(
+            [
+                name,
+                *(figure_text(c["accept_len"], c["interval"]) for c in found["tasks"].values()),
+                figure_text(found["mean"]["accept_len"], found["mean"]["interval"]),
+                percent_text(against["value"], against["interval"]) if against else "",
+                " ".join(depths),
+            ]
+        )
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def percent_text(value: float, interval: tuple[float, float] | None) -> str:
+    """`+3.1 % [+1.9, +4.2]`."""
+    spread = f" [{100 * interval[0]:+.1f}, {100 * interval[1]:+.1f}]" if interval else ""
+    return f"{100 * value:+.1f} %{spread}"
+
+
+def _prepare(heads: Sequence[str], given: Mapping[str, Any]) -> dict[str, SpeculativeLM]:
+    """A checked adapter for each head. Raises ValueError for a head that is named twice."""
+    if "draft" in given:
+        raise ValueError("--model_args draft=… names one head; name heads with --heads")
+    if twice := [head for head in heads if heads.count(head) > 1]:
+        raise ValueError(f"--heads names {twice[0]} twice; name each head once")
+    return {
+        head: prepare_adapters(
+            [_ADAPTER], {**given, **({} if head == PACKAGED else {"draft": head})}
+        )[_ADAPTER]
+        for head in heads
+    }
+
+
+def _require_greedy(tasks: Sequence[TaskRequests], adapter: SpeculativeLM) -> None:
+    for task in tasks:
+        if any(options.temperature > 0 for options in task.options(adapter.arguments)):
+            raise ValueError(f"{task.name} is sampled; bench heads runs heads along greedy answers")
+
+
+def _require_single_turns(tasks: Sequence[TaskRequests], adapter: SpeculativeLM) -> None:
+    for task in tasks:
+        if any(len(job.request.turns) > 1 for job in adapter.jobs(task.requests)):
+            raise ValueError(
+                f"{task.name} has requests of several turns; bench heads answers a single one"
+            )
+
+
+def _require_heads_alike(adapters: Mapping[str, SpeculativeLM]) -> None:
+    """Raises ValueError for a head that cannot be run along answers beside the others."""
+    layers = {_eagle(name, adapter).feature_layers for name, adapter in adapters.items()}
+    if len(layers) > 1:
+        raise ValueError(
+            f"the heads read features of different layers ({sorted(layers)}); compare heads of one "
+            f"kind at a time"
+        )
+
+
+def _eagle(name: str, adapter: SpeculativeLM) -> Eagle:
+    drafter = adapter.drafter
+    if not isinstance(drafter, Eagle) or not isinstance(drafter.tree, DynamicTree):
+        raise ValueError(f"{name} drafts with a fixed tree; bench heads takes dynamic ones")
+    if adapter.arguments.protocol != "strict":
+        raise ValueError("bench heads counts under protocol strict")
+    return drafter
+
+
+def _answer(adapter: SpeculativeLM, jobs: Sequence[Job]) -> list[tuple[ReadPrompt, Trajectory]]:
+    """Plain greedy answers to `jobs`, in order, with the prompts as they were read."""
+    target, dense = adapter.target, SkipSet.dense(adapter.target.num_layers)
+    layers = adapter.drafter.feature_layers
+    waiting = iter(enumerate(jobs))
+
+    def take() -> Request | None:
+        place, job = next(waiting, (None, None))
+        if job is None:
+            return None
+        prompt = read_prompt(target, adapter.prompt_ids(job), dense, layers)
+        return Request(prompt, dense, Recorder(layers), adapter.decoding_options(job), place)
+
+    capacity = max(
+        capacity_for(adapter.decoding_options(job), 1, adapter.max_length) for job in jobs
+    )
+    rows = min(len(jobs), rows_at_once(target, 1, capacity))
+    ended = decode_together(target, take, adapter.tokenizer, rows=rows, capacity=capacity)
+    found = {
+        request.tag: (request.prompt, Trajectory.of(request, answer)) for request, answer in ended
+    }
+    return [found[place] for place in range(len(jobs))]
+
+
+def _replayed(
+    adapter: SpeculativeLM, known: Sequence[tuple[ReadPrompt, Trajectory]]
+) -> list[GenerationStats]:
+    """What the adapter's head gets accepted on known answers, in their order."""
+    drafter = _eagle(adapter.name, adapter)
+    prompts = [prompt for prompt, _ in known]
+    heads = [HeadPrompt.read(drafter.fork(), p.for_drafter(adapter.target)) for p in prompts]
+    paths = [path for _, path in known]
+    ended = replay_eagle(drafter, paths, heads, adapter.target, adapter.tokenizer)
+    stats = {place: answer.stats(len(prompts[place].ids)) for place, answer in ended}
+    return [stats[place] for place in range(len(known))]
+
+
+def _pairs(rows: Sequence[GenerationStats]) -> list[Pair]:
+    return [request_pairs([one])["accept_len"] for one in rows]
