@@ -80,6 +80,26 @@ def test_a_finished_run_is_finished_again_without_training(
     assert "wrote" in capsys.readouterr().out
 
 
+def test_the_curves_are_drawn(trained: Path) -> None:
+    picture = (trained / "run" / "curves.svg").read_text("utf-8")
+    for title in ("held-out loss", "accepted", "depth 5", "accept length of a chain"):
+        assert title in picture
+
+
+def test_fewer_tokens_and_a_vocabulary_by_coverage(trained: Path, tmp_path: Path) -> None:
+    data = str(trained / "run" / "data")
+    small = [word for word in SMALL if word not in ("--draft-vocab", "64")]
+    words = ("--pretrained", str(trained / "target"), "--out", str(tmp_path / "x"), "--data", data)
+    eagle.run(parse(*words, *small, "--train-tokens", "9", "--draft-coverage", "1"))
+    made = json.loads((tmp_path / "x" / "head" / "provenance.json").read_text("utf-8"))
+    whole = json.loads((trained / "run" / "head" / "provenance.json").read_text("utf-8"))
+    assert 9 <= made["data"]["training_answer_tokens"] < 9 + 6
+    assert made["data"]["held_out_answers"] == whole["data"]["held_out_answers"]
+    assert 1 <= made["draft_vocab"] <= made["data"]["training_answer_tokens"]
+    assert "--draft-coverage 1.0" in made["command"]
+    assert "--train-tokens 9" in made["command"]
+
+
 def test_data_of_another_target_are_refused(trained: Path, tmp_path: Path) -> None:
     make_tiny_target(tmp_path / "other", seed=1)
     data = str(trained / "run" / "data")
@@ -93,6 +113,8 @@ def test_data_of_another_target_are_refused(trained: Path, tmp_path: Path) -> No
     [
         ((), "needs --out"),
         (("--out", "x", "--draft-vocab", "0"), "--draft-vocab must be at least 1"),
+        (("--out", "x", "--draft-coverage", "1.2"), "--draft-coverage must lie in 0 … 1"),
+        (("--out", "x", "--train-tokens", "0"), "--train-tokens must be at least 1"),
         (("--out", "x", "--held-out", "1"), "--held-out must lie between 0 and 1"),
         (("--out", "x", "--epochs", "0"), "epochs must be at least 1"),
     ],

@@ -95,6 +95,20 @@ def test_the_draft_vocabulary_is_answers_first_then_prompts_then_low_ids(tmp_pat
     assert ed.draft_vocabulary(sequences, 48, 48) is None
 
 
+def test_the_first_tokens_end_with_a_whole_answer(tmp_path: Path) -> None:
+    sequences = two_rows(tmp_path).sequences
+    # Answers of three and of two ids.
+    for tokens, answers in ((1, 1), (3, 1), (4, 2), (99, 2)):
+        assert ed.first_tokens(sequences, tokens) == sequences[:answers]
+
+
+def test_the_size_for_a_coverage_by_hand(tmp_path: Path) -> None:
+    sequences = two_rows(tmp_path).sequences
+    # Answer ids 13 14 2 22 2: id 2 is 2 of 5, each other one 1 of 5.
+    for share, size in ((0.4, 1), (0.41, 2), (0.6, 2), (0.8, 3), (1.0, 4)):
+        assert ed.size_for_coverage(sequences, 30, share) == size
+
+
 def test_coverage_counts_answer_ids(tmp_path: Path) -> None:
     sequences = two_rows(tmp_path).sequences
     assert ed.coverage(sequences, torch.tensor([2, 13])) == pytest.approx(3 / 5)

@@ -31,16 +31,19 @@ from tss_bench.training.corpora import (
     split_by_directory,
     text_directories,
 )
+from tss_bench.training.curves import Curve, draw_curves
 from tss_bench.training.eagle_data import (
     AnsweredPrompt,
     Corpus,
     coverage,
     draft_vocabulary,
+    first_tokens,
     make_features,
+    size_for_coverage,
 )
 from tss_bench.training.eagle_objective import Frozen
 from tss_bench.training.eagle_scaling import Scales, fold
-from tss_bench.training.eagle_trainer import Settings, Trainer
+from tss_bench.training.eagle_trainer import Report, Settings, Trainer
 from tss_bench.training.records import (
     add_settings,
     command_line,
@@ -50,7 +53,7 @@ from tss_bench.training.records import (
 from tss_bench.training.self_generation import add_recipe_arguments
 from tss_bench.weights import DEFAULT_MODEL, ModelInfo, describe, load_model, save_eagle_head
 
-HEAD = "head"
+HEAD, CURVES = "head", "curves.svg"
 _DRAFT_VOCABULARY = 8192
 _HELP = {
     "seed": "seed of initial weights, order and held-out split",
@@ -83,8 +86,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint-every", type=int, default=100, help="steps between checkpoints"
     )
-    parser.add_argument(
+    vocabulary = parser.add_mutually_exclusive_group()
+    vocabulary.add_argument(
         "--draft-vocab", type=int, default=_DRAFT_VOCABULARY, help="ids that can be drafted"
+    )
+    vocabulary.add_argument(
+        "--draft-coverage",
+        type=float,
+        help="as many ids as hold this share of the training answers, such as 0.98",
+    )
+    parser.add_argument(
+        "--train-tokens",
+        type=int,
+        help="answer tokens to train on (default: all); fewer are a part of more",
     )
     parser.add_argument(
         "--held-out", type=float, default=0.03, help="share of the answers kept for evaluation"
@@ -123,7 +137,9 @@ def _train(args: argparse.Namespace, settings: Settings) -> None:
     make_features(target, shards)
     corpus = Corpus(shards)
     train, held_out = split_by_directory(corpus, shards, args.held_out, settings.seed)
-    rows = draft_vocabulary(train, target.vocab_size, args.draft_vocab)
+    if args.train_tokens is not None:
+        train = first_tokens(train, args.train_tokens)
+    rows = draft_vocabulary(train, target.vocab_size, _vocabulary_size(args, train, target))
     embeddings = target.embed(torch.arange(target.vocab_size, device=target.device))
     scales = Scales(corpus.feature_scale(), float(embeddings.detach().float().std()))
     config = head_config(model, None if rows is None else len(rows))
@@ -135,7 +151,33 @@ def _train(args: argparse.Namespace, settings: Settings) -> None:
     head = fold(trainer.best_head().cpu(), config, scales).to(torch.bfloat16)
     provenance = _provenance(args, settings, trainer, scales, counts, directories, info)
     save_eagle_head(head, args.out / HEAD, provenance)
+    draw_curves(args.out / CURVES, _panels(trainer.reports), "step")
     print(f"{trainer.best_report}\nwrote {args.out / HEAD}")
+
+
+def _vocabulary_size(
+    args: argparse.Namespace, train: Sequence[AnsweredPrompt], target: Target
+) -> int:
+    if args.draft_coverage is None:
+        return int(args.draft_vocab)
+    return size_for_coverage(train, target.vocab_size, args.draft_coverage)
+
+
+def _panels(reports: Sequence[Report]) -> dict[str, dict[str, Curve]]:
+    """What the evaluations on held-out text found, by step."""
+    depths = range(len(reports[0].hits.acceptance))
+    return {
+        "held-out loss": {
+            "all depths": [(r.step, r.loss) for r in reports],
+            "token, depth 1": [(r.step, r.token_loss) for r in reports],
+            "feature, depth 1": [(r.step, r.feature_loss) for r in reports],
+        },
+        "accepted": {
+            f"depth {depth + 1}": [(r.step, r.hits.acceptance[depth]) for r in reports]
+            for depth in depths
+        },
+        "accept length of a chain": {"": [(r.step, r.hits.chain_length) for r in reports]},
+    }
 
 
 def head_config(model: PreTrainedModel, draft_vocab: int | None) -> EagleConfig:
@@ -157,6 +199,10 @@ def head_config(model: PreTrainedModel, draft_vocab: int | None) -> EagleConfig:
 def _check(args: argparse.Namespace) -> None:
     if args.draft_vocab < 1:
         raise ValueError(f"--draft-vocab must be at least 1, got {args.draft_vocab}")
+    if args.draft_coverage is not None and not 0 < args.draft_coverage <= 1:
+        raise ValueError(f"--draft-coverage must lie in 0 … 1, got {args.draft_coverage}")
+    if args.train_tokens is not None and args.train_tokens < 1:
+        raise ValueError(f"--train-tokens must be at least 1, got {args.train_tokens}")
     if not 0 < args.held_out < 1:
         raise ValueError(f"--held-out must lie between 0 and 1, got {args.held_out}")
     if args.checkpoint_every < 1:
@@ -194,7 +240,7 @@ def _provenance(
         "target": info.id,
         "target_revision": info.revision,
         "settings": asdict(settings),
-        "draft_vocab": args.draft_vocab,
+        "draft_vocab": trainer.draft_vocab,
         **data_record(directories),
         "data": counts,
         "scales": asdict(scales),

@@ -172,6 +172,20 @@ def plan_batches(
     return batches
 
 
+def first_tokens(sequences: Sequence[AnsweredPrompt], tokens: int) -> list[AnsweredPrompt]:
+    """The first sequences that have at least `tokens` answer ids together, or all of them.
+
+    Of the training sequences that `split` gives, fewer tokens are a part of more tokens.
+    """
+    chosen: list[AnsweredPrompt] = []
+    for sequence in sequences:
+        if tokens <= 0:
+            break
+        chosen.append(sequence)
+        tokens -= len(sequence.ids) - sequence.prompt_length
+    return chosen
+
+
 def draft_vocabulary(
     sequences: Sequence[AnsweredPrompt], vocab_size: int, size: int
 ) -> Tensor | None:
@@ -182,13 +196,26 @@ def draft_vocabulary(
     """
     if size >= vocab_size:
         return None
-    answers = torch.zeros(vocab_size, dtype=torch.long)
+    answers = _answer_counts(sequences, vocab_size)
     prompts = torch.zeros(vocab_size, dtype=torch.long)
     for s in sequences:
-        answers += torch.bincount(s.ids[s.prompt_length :], minlength=vocab_size)
         prompts += torch.bincount(s.ids[: s.prompt_length], minlength=vocab_size)
     ranked = sorted(range(vocab_size), key=lambda i: (-int(answers[i]), -int(prompts[i]), i))
     return torch.tensor(sorted(ranked[:size]))
+
+
+def size_for_coverage(sequences: Sequence[AnsweredPrompt], vocab_size: int, share: float) -> int:
+    """How many of the most frequent ids hold `share` of the answers' ids."""
+    ranked = _answer_counts(sequences, vocab_size).sort(descending=True).values.cumsum(dim=0)
+    return int((ranked < share * int(ranked[-1])).sum()) + 1
+
+
+def _answer_counts(sequences: Sequence[AnsweredPrompt], vocab_size: int) -> Tensor:
+    """How often each id [V] stands in the answers."""
+    counts = torch.zeros(vocab_size, dtype=torch.long)
+    for s in sequences:
+        counts += torch.bincount(s.ids[s.prompt_length :], minlength=vocab_size)
+    return counts
 
 
 def coverage(sequences: Sequence[AnsweredPrompt], rows: Tensor | None) -> float:

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.training.checkpoint import (
     batches_from,
+    check_loss,
     learning_rate,
     load_checkpoint,
     save_checkpoint,
@@ -162,6 +163,11 @@ class Trainer:
         self._spent = 0.0
 
     @property
+    def draft_vocab(self) -> int:
+        """How many ids the head can draft."""
+        return len(self._frozen.draft_ids)
+
+    @property
     def best_report(self) -> Report:
         """The evaluation of the weights that `best_head` gives."""
         return min(self.reports, key=lambda report: report.loss)
@@ -221,6 +227,7 @@ class Trainer:
             group["lr"] = rate
         self._head.train()
         outcome = self._losses(batch, self._noise(batch.features.shape))
+        check_loss(float(outcome.total.detach()), self.step)
         self._optimizer.zero_grad(set_to_none=True)
         # Every token counts the same, whichever batch it is in.
         (outcome.total * (outcome.slots / self._mean_slots)).backward()
@@ -283,6 +290,7 @@ class Trainer:
             **asdict(self._settings),
             "text": text_digest(self._train, self._held_out),
             "scales": asdict(self._scales),
+            "draft_vocab": self.draft_vocab,
         }
 
     def _save(self) -> None:
