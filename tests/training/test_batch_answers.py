@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from scipy.stats import chisquare
 
 from tests import tiny
 from tests.training import helpers
+from tss_bench.training import batch_answers
 from tss_bench.training.batch_answers import Answers, answer_prompts, choose, encode_prompt
 from tss_bench.types import SkipSet
 
@@ -57,14 +59,15 @@ def test_answers_do_not_depend_on_how_many_grow_at_once(rows: int) -> None:
     assert lists(helpers.answers(rows_at_once=rows)) == lists(helpers.answers())
 
 
-def test_prompts_of_all_lengths_share_a_batch() -> None:
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3"])
+def test_prompts_of_all_lengths_share_a_batch(family: str) -> None:
     generator = torch.Generator().manual_seed(3)
     prompts = [
         torch.randint(3, tiny.VOCAB, (length,), generator=generator).tolist()
         for length in (2, 50, 1, 33, 50, 7, 48)
     ]
     found = answer_prompts(
-        tiny.target(),
+        tiny.target(family),
         prompts,
         sampled=[False] * len(prompts),
         max_new_tokens=8,
@@ -73,7 +76,7 @@ def test_prompts_of_all_lengths_share_a_batch() -> None:
         rows=2,
     )
     for prompt, ids in zip(prompts, found.ids, strict=True):
-        expected = tiny.model().generate(
+        expected = tiny.model(family).generate(
             torch.tensor([prompt]), max_new_tokens=8, do_sample=False, eos_token_id=None
         )
         assert ids.tolist() == expected[0].tolist()
@@ -127,6 +130,24 @@ def test_sampling_follows_the_seed_and_leaves_greedy_rows_alone() -> None:
     changed = [a.tolist() != b.tolist() for a, b in zip(first.ids, other.ids, strict=True)]
     assert any(changed)
     assert not any(c for c, warm in zip(changed, first.sampled, strict=True) if not warm)
+
+
+def test_prompts_are_read_together_up_to_a_number_of_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batch_answers, "_PROMPT_TOKENS", 8)
+    widths = []
+    target = tiny.target()
+    prefill = target.prefill
+
+    def seen(ids: torch.Tensor, *others: Any) -> torch.Tensor:
+        widths.append(tuple(ids.shape))
+        return prefill(ids, *others)
+
+    monkeypatch.setattr(target, "prefill", seen)
+    assert lists(greedy(rows=6)) == lists(greedy(rows=1))
+    # Prompts of 3 6 1 4 2 5 ids, padded to at most 8; then those of rows=1, one by one.
+    assert widths[:6] == [(1, 3), (1, 6), (2, 4), (1, 2), (1, 5), (1, 3)]
 
 
 def test_a_prompt_without_room_is_refused() -> None:
