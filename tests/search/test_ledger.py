@@ -151,6 +151,9 @@ def test_a_torn_first_line_starts_the_ledger_anew(tmp_path: Path) -> None:
         ('{"prompts":[1]}', "line 2: it is no evaluation"),
         ('{"skip":[9],"prompts":[0],"metric":[0.5]}', "skip layer 9 does not exist"),
         ('{"skip":[1],"prompts":[0,1],"metric":[0.5]}', "1 values of metric for 2 prompts"),
+        ('{"skip":[1],"prompts":[0],"metric":[1],"seconds":-1,"batch":1}', "a number from 0"),
+        ('{"skip":[1],"prompts":[0],"metric":[1],"seconds":null,"batch":1}', "no evaluation"),
+        ('{"skip":[1],"prompts":[0],"metric":[1],"seconds":1}', "it is no evaluation"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str, message: str) -> None:

@@ -31,6 +31,7 @@ from tss_bench.search.types import (
     Score,
     Search,
     SearchResult,
+    Spent,
     StrategyFunction,
     TraceEntry,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "Search",
     "SearchResult",
     "SearchSpace",
+    "Spent",
     "Strategy",
     "StrategyError",
     "StrategyFunction",

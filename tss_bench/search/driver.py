@@ -6,9 +6,10 @@ May import: the standard library, tss_bench.types and tss_bench.search (layer L1
 from __future__ import annotations
 
 import math
+import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,15 +17,18 @@ from tss_bench.search.ledger import Ledger
 from tss_bench.search.meter import Meter
 from tss_bench.search.registry import Strategy
 from tss_bench.search.rules import COST_UNITS, Rules, choose, explain
+from tss_bench.search.seconds import Taken, Value
 from tss_bench.search.space import SearchSpace
 from tss_bench.search.table import EvaluationTable, Job
 from tss_bench.search.types import (
+    PER_PROMPT,
     BudgetExhausted,
     Evaluation,
     Query,
     Score,
     Search,
     SearchResult,
+    Spent,
     StrategyFunction,
     TraceEntry,
     Want,
@@ -59,6 +63,16 @@ def serial(evaluate: Callable[[Job], Evaluation]) -> Executor:
     return lambda jobs: map(evaluate, jobs)
 
 
+def clocked(
+    executor: Executor, jobs: Sequence[Job], clock: Callable[[], float]
+) -> Iterator[tuple[Evaluation, float]]:
+    """Each evaluation with the seconds that the executor was waited for, to the microsecond."""
+    start = clock()
+    for evaluation in executor(jobs) if jobs else ():
+        yield evaluation, round(clock() - start, 6)
+        start = clock()
+
+
 def run_search(
     strategy: Strategy | StrategyFunction,
     space: SearchSpace,
@@ -68,12 +82,15 @@ def run_search(
     options: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
     progress: Callable[[Progress], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    machine: str = "",
 ) -> SearchResult:
-    """Run a strategy to its end and return its result with figures, trace and counts filled in.
+    """Run a strategy to its end; its result has figures, trace, counts and seconds filled in.
 
     With a ledger, what it holds is answered from it and all new evaluations go into it, so that
     an interrupted search, started again, goes on where it was. The figures of `best` and `dense`
     that the strategy never asked for are measured at the end, as far as the budget reaches.
+    `clock` tells seconds, `machine` names where the executor works.
     Raises ValueError: a budget below the strategy's first step, options the strategy refuses, an
     evaluation that breaks a limit of the space, a job left without an answer.
     """
@@ -82,7 +99,7 @@ def run_search(
         name, function = strategy.name, strategy.function
     else:
         name, function = strategy.__name__, strategy
-    run = _Run(space, rules, executor, ledger, progress)
+    run = _Run(space, rules, executor, ledger, progress, (clock, machine))
     run.note(name, chosen)
     result = run.follow(function(space, rules, **chosen))
     best = run.completed(result.best)
@@ -93,6 +110,7 @@ def run_search(
         dense=dense,
         trace=tuple(run.trace),
         counts=run.meter.counts,
+        spent=run.spent(),
         stopped=result.stopped or run.stopped,
         strategy=name,
         options=chosen,
@@ -109,13 +127,17 @@ class _Run:
         executor: Executor,
         ledger: Ledger | None,
         progress: Callable[[Progress], None] | None,
+        timing: tuple[Callable[[], float], str],
     ) -> None:
         self.trace: list[TraceEntry] = []
         self.stopped: str | None = None
         self.meter = Meter(space.budget)
         self._space, self._rules = space, rules
         self._executor, self._ledger, self._progress = executor, ledger, progress
+        self._clock, self._machine = timing
         self._table = ledger.table if ledger else EvaluationTable()
+        self._asked: set[Value] = set()
+        self._timing_seconds = 0.0
         self._id = uuid.uuid4().hex
         self._all = tuple(range(space.num_prompts))
         self._costs: dict[SkipSet, float] = {}
@@ -140,6 +162,7 @@ class _Run:
                     "candidates": list(self._space.candidates),
                     "cost": COST_UNITS[self._rules.cost],
                     "speed": "accept / cost stands for tokens per second",
+                    "machine": self._machine,
                 }
             )
 
@@ -179,6 +202,8 @@ class _Run:
         for skip in sets:
             self._notice(skip)
         self._do([job for skip in sets for job in self._table.missing(skip, wanted, prompts)], new)
+        fields = [name for name in PER_PROMPT if name in wanted]
+        self._asked.update((skip, name, one) for skip in sets for name in fields for one in prompts)
         if "cost" in query.want:
             self._time(sets)
         answers = {skip: self._table.get(skip, wanted, prompts) for skip in sets}
@@ -197,6 +222,14 @@ class _Run:
             return score
         return evaluation.score()
 
+    def spent(self) -> Spent | None:
+        """What everything took that was asked for; None where an old ledger does not say."""
+        answers = self._table.seconds.of(self._asked)
+        if answers is None or not self._timing_seconds:
+            return answers
+        machines = {*answers.machines, self._machine} - {""}
+        return Spent(answers.seconds + self._timing_seconds, tuple(sorted(machines)))
+
     def _remember(self, answers: Sequence[Evaluation]) -> None:
         self.trace += [
             TraceEntry(self._batch, len(one.prompts), one.score()) for one in dict.fromkeys(answers)
@@ -209,9 +242,10 @@ class _Run:
         for job in jobs:
             waiting[job.skip] += len(job.prompts)
         self._report(waiting, new)
-        for evaluation in self._executor(jobs) if jobs else ():
+        batch = self._table.seconds.next_batch()
+        for evaluation, seconds in clocked(self._executor, jobs, self._clock):
             self._space.check(evaluation)
-            self._keep(evaluation)
+            self._keep(evaluation, Taken(seconds, batch, self._machine))
             self._notice(evaluation.skip)
             waiting[evaluation.skip] -= len(evaluation.prompts)
             self._report(+waiting, new)
@@ -231,7 +265,8 @@ class _Run:
         new = [skip for skip in sets if skip not in self._costs]
         timed = dict.fromkeys([self._space.dense, *new]) if new else ()
         jobs = [Job(skip, frozenset({"cost"}), ()) for skip in timed]
-        for evaluation in self._executor(jobs) if jobs else ():
+        for evaluation, seconds in clocked(self._executor, jobs, self._clock):
+            self._timing_seconds += seconds
             cost = evaluation.cost
             if cost is None or not 0 < cost < math.inf:
                 raise ValueError(f"the cost of {evaluation.skip} must be positive, got {cost}")
@@ -241,7 +276,7 @@ class _Run:
                 raise ValueError(f"the executor gave no cost of {skip}")
         self.meter.did(jobs)
 
-    def _keep(self, evaluation: Evaluation) -> None:
+    def _keep(self, evaluation: Evaluation, taken: Taken | None = None) -> None:
         for prompt, value in zip(evaluation.prompts, evaluation.metric or (), strict=False):
             if self._scored.setdefault(prompt, value is not None) != (value is not None):
                 raise ValueError(
@@ -249,9 +284,9 @@ class _Run:
                     f"{evaluation.skip}; a row without a reference has none for every set"
                 )
         if self._ledger is not None:
-            self._ledger.append(evaluation, self._id)
+            self._ledger.append(evaluation, self._id, taken)
         else:
-            self._table.add(evaluation)
+            self._table.add(evaluation, taken)
         if evaluation.cost is not None:
             self._costs.setdefault(evaluation.skip, evaluation.cost)
 

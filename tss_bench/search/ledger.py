@@ -2,8 +2,9 @@
 
 The first line holds all that an evaluation depends on beside its skip set and prompt; a ledger
 made under other circumstances is refused. Lines are only ever appended. A line that a killed
-process left unfinished is cut off. One process at a time holds a ledger. Timings are written
-down, never read back: they belong to the run that took them.
+process left unfinished is cut off. One process at a time holds a ledger. Costs are written
+down, never read back: they belong to the run that took them. The seconds that an evaluation took
+are read back, so that a search that finds it here knows them; ledgers of before have none.
 
 May import: the standard library, filelock, tss_bench.types and tss_bench.search (layer L1 of
 the design).
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -23,6 +25,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
+from tss_bench.search.seconds import Taken
 from tss_bench.search.table import EvaluationTable
 from tss_bench.search.types import Evaluation
 from tss_bench.types import SkipSet
@@ -74,6 +77,7 @@ class Ledger:
         self.table = EvaluationTable()
         self._fingerprint = fingerprint
         self._num_layers = num_layers
+        self._machine = ""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(f"{self.path}.lock", timeout=0)
         try:
@@ -106,13 +110,19 @@ class Ledger:
             self._file = None
         self._lock.release()
 
-    def append(self, evaluation: Evaluation, run: str = "") -> None:
-        """Write one evaluation; `run` names the run that took a cost."""
-        self._write(to_record(evaluation, run))
-        self.table.add(evaluation)
+    def append(self, evaluation: Evaluation, run: str = "", taken: Taken | None = None) -> None:
+        """Write one evaluation; `run` names the run that took a cost.
+
+        The machine of `taken` must stand in the note of that run.
+        """
+        self._write({**to_record(evaluation, run), **_taken_record(taken)})
+        self.table.add(evaluation, taken)
 
     def note(self, record: Mapping[str, Any]) -> None:
-        """Write a line that is no evaluation: which run, with which strategy and rules."""
+        """Write a line that is no evaluation: which run, with which strategy and rules.
+
+        `machine` is where the evaluations below it were made.
+        """
         self._write({"note": dict(record)})
 
     def _write(self, record: Mapping[str, Any]) -> None:
@@ -172,9 +182,12 @@ class Ledger:
 
     def _read(self, record: Mapping[str, Any], number: int) -> None:
         if "note" in record:
+            note = record["note"]
+            self._machine = str(note.get("machine", "")) if isinstance(note, dict) else ""
             return
         try:
-            self.table.add(from_record(record, self._num_layers))
+            taken = _taken(record, self._machine)
+            self.table.add(from_record(record, self._num_layers), taken)
         except (KeyError, TypeError, ValueError) as error:
             raise self._damaged(number, f"it is no evaluation ({error})") from None
 
@@ -222,6 +235,20 @@ def from_record(record: Mapping[str, Any], num_layers: int) -> Evaluation:
         cost=record.get("cost"),
         loss=pairs("loss"),
     )
+
+
+def _taken_record(taken: Taken | None) -> dict[str, Any]:
+    return {} if taken is None else {"seconds": taken.seconds, "batch": taken.batch}
+
+
+def _taken(record: Mapping[str, Any], machine: str) -> Taken | None:
+    """What an evaluation took; None in a line of before. Raises KeyError, TypeError, ValueError."""
+    if "seconds" not in record:
+        return None
+    seconds, batch = float(record["seconds"]), int(record["batch"])
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"seconds must be a number from 0, got {seconds}")
+    return Taken(seconds, batch, machine)
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

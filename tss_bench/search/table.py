@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tss_bench.search.seconds import SecondsTable, Taken
 from tss_bench.search.types import PER_PROMPT, Evaluation, Want
 from tss_bench.types import SkipSet
 
@@ -27,12 +28,17 @@ class Job:
 
 
 class EvaluationTable:
-    """Values by (skip set, prompt, field); the first value stays. Costs are not kept."""
+    """Values by (skip set, prompt, field); the first value stays. Costs are not kept.
+
+    `seconds` knows what the values took, where that was told.
+    """
 
     def __init__(self) -> None:
         self._values: dict[Want, dict[SkipSet, dict[int, Any]]] = {name: {} for name in PER_PROMPT}
+        self.seconds = SecondsTable()
 
-    def add(self, evaluation: Evaluation) -> None:
+    def add(self, evaluation: Evaluation, taken: Taken | None = None) -> None:
+        self.seconds.add(evaluation, taken)
         for name in PER_PROMPT:
             values = getattr(evaluation, name)
             if values is None:

@@ -162,12 +162,22 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """The seconds of a search, as `search.seconds` defines them, and where they were taken."""
+
+    seconds: float
+    machines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class SearchResult:
     """What a strategy returns: its choice, and why.
 
     `best` is the chosen set, the dense one where nothing was feasible; `reason` says why.
     `stopped` says which budget ended the search early. The driver fills in what a strategy leaves
-    open: missing figures of `best`, `dense`, `trace`, `counts`, `strategy` and `options`.
+    open: missing figures of `best`, `dense`, `trace`, `counts`, `spent`, `strategy` and `options`.
+    `spent`, None where it is not known, is no part of what was found: results that differ in
+    nothing else are equal.
     """
 
     best: Score
@@ -177,6 +187,7 @@ class SearchResult:
     dense: Score | None = None
     trace: tuple[TraceEntry, ...] = ()
     counts: Counts = Counts()
+    spent: Spent | None = field(default=None, compare=False)
     strategy: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
