@@ -23,6 +23,7 @@ from tss_bench.search import (
     Score,
     SearchResult,
     SearchSpace,
+    Spent,
     Strategy,
 )
 from tss_bench.search_report import (
@@ -53,6 +54,7 @@ def found(best: SkipSet = ONE, floor: str | None = None, **rules: Any) -> Found:
         reason="because",
         dense=scores[DENSE],
         counts=Counts(evaluations=5, prompt_evaluations=10),
+        spent=Spent(12.34567, ("a CPU", "a GPU")),
         strategy="tss_bfs",
         options={"seeds": (1, 2)},
     )
@@ -106,7 +108,7 @@ def test_a_result_row_has_the_set_both_figures_their_changes_and_the_effort(
     assert row[5].startswith("-50.0 % [-50.0, -50.0]")
     assert row[6] == "f1 0.250"
     assert row[7].startswith("-50.0 %")
-    assert row[8:] == ["0.750", "5 (7)", "because; outside the tolerance"]
+    assert row[8:] == ["0.750", "5 (7)", "12.3", "because; outside the tolerance"]
 
 
 def test_a_dense_row_has_no_change_and_a_choice_on_a_alone_says_so(table: EvaluationTable) -> None:
@@ -136,6 +138,15 @@ def test_a_measured_cost_is_shown_in_milliseconds_beside_dense(table: Evaluation
     assert {one["cost_unit"] for one in told} == {"ms a verification step"}
 
 
+def test_unknown_seconds_are_an_empty_cell_and_null(table: EvaluationTable) -> None:
+    one = found()
+    one = replace(one, result=replace(one.result, spent=None))
+    (row,) = cells(results_table([(one, table)]))
+    assert row[10] == ""
+    told = record(one, PRINT, "qa.jsonl")
+    assert (told["seconds"], told["machine"]) == (None, None)
+
+
 def test_singles_have_a_row_each_and_a_verdict(table: EvaluationTable) -> None:
     rows = cells(singles_table([(found(DENSE), table)]))
     assert [row[1] for row in rows] == ["{}", "{0}", "{1}", "{2}", "{3}"]
@@ -152,6 +163,7 @@ def test_a_record_is_plain_json_and_a_map_keeps_what_it_had() -> None:
     assert told["options"] == {"seeds": [1, 2]}
     assert (told["cost"], told["cost_unit"]) == (0.75, "active / L")
     assert told["dense"] == {"accept": 2.0, "metric": 0.5, "cost": 1.0}
+    assert (told["seconds"], told["machine"]) == (12.346, "a CPU; a GPU")
     assert told["fingerprint"]["sha256"] == PRINT.digest()
     before = DomainMap(
         "m",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tss_bench.evaluators import NAMES, Evaluator, make_evaluator
 from tss_bench.harness import TaskRequests, load_adapters
 from tss_bench.ray_executor import RayPool, RaySettings, require_ray
-from tss_bench.ray_worker import Place, Recipe
+from tss_bench.ray_worker import Recipe, place_of
 from tss_bench.search_plan import SearchPlan
 from tss_bench.weights.loading import resolve_device
 
@@ -28,10 +28,14 @@ _OF_RAY = {
 
 @dataclass(frozen=True)
 class Evaluators:
-    """What evaluates: `make` gives the executor of a task, `place` says what it decodes with."""
+    """What evaluates: `make` gives the executor of a task, `place` says what it decodes with.
+
+    `machine` is what its seconds depend on.
+    """
 
     make: Callable[[TaskRequests], Evaluator]
     place: str
+    machine: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,16 +97,19 @@ def evaluators(plan: SearchPlan, ray: RaySettings | None) -> Iterator[Evaluators
     adapter = plan.adapter
     if ray is None:
         load_adapters({adapter.name: adapter})
-        here = Place(adapter.dtype, str(adapter.device))
-        yield Evaluators(lambda task: make_evaluator(adapter, task, plan.evaluator), str(here))
+        here = place_of(adapter)
+        yield Evaluators(
+            lambda task: make_evaluator(adapter, task, plan.evaluator), str(here), here.machine
+        )
         return
     _require_gpus(resolve_device(adapter.arguments.device), ray)
     tasks = tuple(domain.task.name for domain in plan.domains)
     recipe = Recipe(adapter.name, plan.arguments, tasks, plan.limit, plan.evaluator)
     fingerprints = {domain.task.name: domain.fingerprint for domain in plan.domains}
     with RayPool(recipe, fingerprints, ray) as pool:
-        place = f"{pool.place}, {ray.actors} Ray actor{'s' if ray.actors > 1 else ''}"
-        yield Evaluators(lambda task: pool.executor(task.name), place)
+        actors = f"{ray.actors} Ray actor{'s' if ray.actors > 1 else ''}"
+        machine = f"{actors}, each on {' or '.join(pool.machines)}"
+        yield Evaluators(lambda task: pool.executor(task.name), f"{pool.place}, {actors}", machine)
 
 
 def _require_gpus(device: str, ray: RaySettings) -> None:

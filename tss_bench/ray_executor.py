@@ -83,12 +83,13 @@ class RayPool:
 
     A Ray that this process is connected to already is used and left as it is; else the one at
     `settings.address` is joined, or a local one started and shut down at the end. `place` says what
-    the actors decode with. Entering raises ValueError: no Ray, no cluster there, a cluster too
-    small, an actor whose adapter or rows are not those of `fingerprints` (by task name), or
-    whatever loading raises.
+    the actors decode with, `machines` on which devices. Entering raises ValueError: no Ray, no
+    cluster there, a cluster too small, an actor whose adapter or rows are not those of
+    `fingerprints` (by task name), or whatever loading raises.
     """
 
     place: Place
+    machines: tuple[str, ...]
 
     def __init__(
         self, recipe: Recipe, fingerprints: Mapping[str, Fingerprint], settings: RaySettings
@@ -108,6 +109,7 @@ class RayPool:
             # All load at once; the first one that cannot ends the start.
             places = [self.fetch(ref) for ref in [actor.load.remote() for actor in self.actors]]
             self.place = places[0]
+            self.machines = tuple(sorted({place.machine for place in places}))
         except _ActorLostError as error:
             self.close()
             raise RayExecutorError(

@@ -21,6 +21,7 @@ from model_adapters.base import SpeculativeLM
 from tss_bench.data.resolve import DATA_VARIABLE
 from tss_bench.evaluators import Evaluator, EvaluatorName, make_evaluator
 from tss_bench.harness import TaskRequests, load_adapters, load_tasks, prepare_adapters
+from tss_bench.machine import device_line
 from tss_bench.paths import CACHE_VARIABLE
 from tss_bench.search import Evaluation, Fingerprint, Job, Limits
 from tss_bench.search.ledger import differences
@@ -49,13 +50,20 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Place:
-    """What a worker decodes with and where."""
+    """What a worker decodes with and where; `machine` is the device in words."""
 
     dtype: str
     device: str
+    machine: str
 
     def __str__(self) -> str:
         return f"{self.dtype} on {self.device}"
+
+
+def place_of(adapter: SpeculativeLM) -> Place:
+    """The place of a loaded adapter in this process."""
+    device = str(adapter.device)
+    return Place(adapter.dtype, device, device_line(device))
 
 
 class Worker:
@@ -79,7 +87,7 @@ class Worker:
     def load(self) -> Place:
         """Load now what has not been loaded."""
         adapter, _ = self._open()
-        return Place(adapter.dtype, str(adapter.device))
+        return place_of(adapter)
 
     def limits(self, task: str) -> Limits:
         """What no answer to this task can exceed."""

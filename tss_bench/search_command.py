@@ -21,7 +21,6 @@ from tqdm import tqdm
 
 from tss_bench import __version__, executors
 from tss_bench.domains import DomainMap
-from tss_bench.evaluators import Evaluator
 from tss_bench.executors import Evaluators
 from tss_bench.search import (
     COST_UNITS,
@@ -207,8 +206,7 @@ def _domain(
     args: argparse.Namespace,
 ) -> Listed:
     """The results of one domain; the map has them when this returns."""
-    executor = evaluators.make(domain.task)
-    search = _DomainSearch(plan, domain, ledger, executor, accept_alone=args.accept_alone)
+    search = _DomainSearch(plan, domain, ledger, evaluators, accept_alone=args.accept_alone)
     try:
         if args.ablate_singles:
             return [(search.run(each_layer, plan.rules), ledger.table)]
@@ -251,12 +249,12 @@ class _DomainSearch:
         plan: SearchPlan,
         domain: DomainPlan,
         ledger: Ledger,
-        executor: Evaluator,
+        evaluators: Evaluators,
         *,
         accept_alone: bool,
     ) -> None:
         self._domain, self._ledger, self._accept_alone = domain, ledger, accept_alone
-        self._executor = executor
+        self._executor, self._machine = evaluators.make(domain.task), evaluators.machine
         self._space = replace(domain.space, limits=self._executor.limits())
         free = replace(self._space, budget=Budget())
         first = self._follow(dense_alone, free, replace(plan.rules, cost="layers"), {})
@@ -319,6 +317,7 @@ class _DomainSearch:
                 options=options,
                 ledger=self._ledger,
                 progress=bar.show,
+                machine=self._machine,
             )
 
 

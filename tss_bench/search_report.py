@@ -28,6 +28,7 @@ from tss_bench.search import (
     Score,
     SearchResult,
     SearchSpace,
+    Spent,
     Strategy,
 )
 from tss_bench.tolerance_report import difference, difference_text, figure_text
@@ -101,8 +102,12 @@ def strategies_table(strategies: Iterable[Strategy]) -> str:
 
 
 def results_table(found: Sequence[tuple[Found, EvaluationTable]]) -> str:
-    """One row a domain: the set, its calibrated A and M beside the dense ones, and the effort."""
-    headers = ["domain", "task", "skips", "|S|/L", *_FIGURES, "cost", "sets (answers now)", "why"]
+    """One row a domain: the set, its calibrated A and M beside the dense ones, and the effort.
+
+    The seconds are those of all its answers, also of those that the ledger gave (`Spent`).
+    """
+    effort = ("sets (answers now)", "search, s")
+    headers = ["domain", "task", "skips", "|S|/L", *_FIGURES, "cost", *effort, "why"]
     body = [
         [
             one.key,
@@ -112,6 +117,7 @@ def results_table(found: Sequence[tuple[Found, EvaluationTable]]) -> str:
             *figure_cells(one, table, one.result.best.skip),
             _cost_text(one),
             f"{one.result.counts.evaluations} ({one.fresh})",
+            "" if one.result.spent is None else f"{one.result.spent.seconds:.1f}",
             _why(one),
         ]
         for one, table in found
@@ -202,9 +208,16 @@ def record(found: Found, fingerprint: Fingerprint, ledger: str) -> dict[str, Any
             "evaluations": result.counts.evaluations,
             "prompt_evaluations": result.counts.prompt_evaluations,
         },
+        **_spent_record(result.spent),
         "fingerprint": {"sha256": fingerprint.digest(), **fingerprint.parts()},
         "ledger": ledger,
     }
+
+
+def _spent_record(spent: Spent | None) -> dict[str, Any]:
+    if spent is None:
+        return {"seconds": None, "machine": None}
+    return {"seconds": round(spent.seconds, 3), "machine": "; ".join(spent.machines) or None}
 
 
 def joined(before: DomainMap, found: Found, provenance: Mapping[str, Any]) -> DomainMap:

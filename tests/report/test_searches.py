@@ -17,6 +17,7 @@ from tss_bench.report.board import Board
 from tss_bench.report.files import find
 from tss_bench.report.published import published_strategies, published_tables
 from tss_bench.report.searches import scores, strategy_tables, tolerance_tables
+from tss_bench.report.tables import plain
 from tss_bench.search import Evaluation
 from tss_bench.search.ledger import Fingerprint, Ledger
 from tss_bench.types import SkipSet
@@ -81,7 +82,8 @@ def write_tests(folder: Path) -> None:
 @pytest.fixture
 def board(tmp_path: Path) -> Board:
     write_tests(tmp_path / "runs")
-    write_map(tmp_path / "maps" / "bfs.json", [1, 2], "tss_bfs")
+    took = {"seconds": 120.04, "machine": "A CPU, 2 threads"}
+    write_map(tmp_path / "maps" / "bfs.json", [1, 2], "tss_bfs", **took)
     write_map(tmp_path / "maps" / "none.json", [], "sleb", reason="dense kept: none is feasible")
     write_ledger(tmp_path / "maps" / "bfs.ledger" / f"{TASK}.jsonl")
     return Board(find([tmp_path]), resamples=99)
@@ -104,6 +106,27 @@ def test_a_strategy_stands_with_its_calibration_and_its_test_figures(board: Boar
     assert rows["sleb"]["note"] == "dense kept: none is feasible"
     assert "0.50 (+0.0 %)" not in table.markdown()
     assert "f1 0.500 (+0.0 %)" in table.markdown()
+
+
+def test_a_search_says_how_long_it_took_and_where(board: Board) -> None:
+    (table,) = strategy_tables(board)
+    records = [plain(record) for record in table.records]
+    assert [record["seconds"] for record in records] == [None, None, 120.04]
+    assert [record["machine"] for record in records] == [None, None, "A CPU, 2 threads"]
+    (column,) = [column for column in table.shown() if column.title == "search, s"]
+    assert [column.text(record) for record in table.records] == ["-", "-", "120.0"]
+    assert "another one had paid for them first" in table.remarks()[-2]
+    assert table.remarks()[-1] == "Searched on: A CPU, 2 threads"
+
+
+@pytest.mark.parametrize("seconds", [None, "soon", True])
+def test_a_map_without_seconds_has_no_such_column(tmp_path: Path, seconds: object) -> None:
+    write_tests(tmp_path / "runs")
+    write_map(tmp_path / "map.json", [1, 2], "tss_bfs", seconds=seconds)
+    (table,) = strategy_tables(Board(find([tmp_path]), resamples=99))
+    assert [record["seconds"] for record in table.records] == [None, None]
+    assert "search, s" not in table.markdown()
+    assert not any("search, s" in remark for remark in table.remarks())
 
 
 def test_a_run_on_other_data_rows_or_scope_is_no_test_of_a_search(tmp_path: Path) -> None:

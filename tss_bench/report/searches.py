@@ -9,7 +9,7 @@ May import: the standard library, tss_bench.{types,domains,search} (layer L2 of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +118,7 @@ def strategy_tables(board: Board) -> list[Table]:
             f"{data} data, protocol {protocol}",
             [rows[key] for key in sorted(rows)],
             STRATEGY_COLUMNS,
+            _notes(rows.values()),
         )
         for (data, protocol), rows in sorted(records.items())
     ]
@@ -157,9 +158,25 @@ def _strategy(
         **_both_splits(board, target, skip, score, dense),
         "evaluations": counts.get("evaluations"),
         "answers": counts.get("prompt_evaluations"),
+        "seconds": _seconds(record),
+        "machine": record.get("machine"),
         "note": record.get("metric_floor") or (record.get("reason") if not skip else None),
         "map": label or None,
     }
+
+
+def _seconds(record: Mapping[str, Any]) -> float | None:
+    """What a search took; None in maps of before, and where its ledger did not know."""
+    told = record.get("seconds")
+    return float(told) if isinstance(told, int | float) and not isinstance(told, bool) else None
+
+
+def _notes(records: Iterable[Record]) -> list[str]:
+    """What the seconds mean and where they were taken; nothing where there are none."""
+    timed = [record for record in records if record["seconds"] is not None]
+    machines = sorted({str(record["machine"]) for record in timed if record["machine"]})
+    where = [f"Searched on: {'; '.join(machines)}"] if machines else []
+    return [_SECONDS_NOTE, *where] if timed else []
 
 
 def _both_splits(
@@ -298,6 +315,14 @@ def _count(title: str, key: str, help: str = "") -> Column:
     return field_column(title, key, text.whole, help, sorts=True)
 
 
+_SECONDS_HELP = "wall-clock seconds of evaluating them, as if this search had been alone"
+_SECONDS_NOTE = (
+    "search, s: wall-clock seconds in which the answers that the search asked for were decoded and "
+    "scored, counted for every search that asked, also where strategies share a ledger and another "
+    "one had paid for them first: what it would have taken alone. The seconds of answers decoded "
+    "side by side are shared equally among them"
+)
+
 STRATEGY_COLUMNS = (
     *_WHO,
     field_column("strategy", "strategy"),
@@ -307,6 +332,7 @@ STRATEGY_COLUMNS = (
     *_SPEED,
     _count("evaluations", "evaluations", "skip sets that the search asked for"),
     _count("answers", "answers", "answers decoded for it"),
+    field_column("search, s", "seconds", lambda v: text.number(v, 1), _SECONDS_HELP, sorts=True),
     SCOPE,
     field_column("note", "note"),
 )
