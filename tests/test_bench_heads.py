@@ -6,15 +6,20 @@ May import: pytest, torch, tss_bench, tests.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.model_adapters.conftest import TEMPLATE, make_tokenizer, save_model
 from tss_bench import bench_heads
+from tss_bench.decoding.batch_cache import Prefix
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
+from tss_bench.decoding.lockstep import ReadPrompt
 from tss_bench.harness import load_adapters, load_tasks, prepare_adapters
 from tss_bench.scoring.pooled import ratio, request_pairs
 from tss_bench.types import GenerationStats
@@ -101,22 +106,23 @@ def test_acceptance_by_depth() -> None:
     assert bench_heads.acceptance_by_depth([], 2) == [None, None]
 
 
-def test_the_gain_is_the_mean_of_the_tasks_gains() -> None:
-    def steps(*lengths: int) -> GenerationStats:
-        return GenerationStats(
-            prompt_tokens=1,
-            new_tokens=sum(lengths) + 1,
-            verify_steps=len(lengths),
-            drafted=0,
-            accepted=0,
-            accept_lengths=lengths,
-            prefill_s=0,
-            draft_s=0,
-            verify_s=0,
-            wall_s=0,
-            stop="eos",
-        )
+def steps(*lengths: int) -> GenerationStats:
+    return GenerationStats(
+        prompt_tokens=1,
+        new_tokens=sum(lengths) + 1,
+        verify_steps=len(lengths),
+        drafted=0,
+        accepted=0,
+        accept_lengths=lengths,
+        prefill_s=0,
+        draft_s=0,
+        verify_s=0,
+        wall_s=0,
+        stop="eos",
+    )
 
+
+def test_the_gain_is_the_mean_of_the_tasks_gains() -> None:
     found = bench_heads.report(
         {
             "one": {"a": [steps(1, 1), steps(1, 1)], "b": [steps(2, 2), steps(2)]},
@@ -129,10 +135,42 @@ def test_the_gain_is_the_mean_of_the_tasks_gains() -> None:
     assert found["two"]["against_first"] == {"value": 0.5, "interval": (0.5, 0.5)}
 
 
+def test_a_task_of_answers_without_a_step_has_no_figure_and_costs_no_gain() -> None:
+    rows = {"a": [steps(), steps()], "b": [steps(1), steps(1)]}
+    found = bench_heads.report({"one": rows, "two": rows})
+    assert found["two"]["tasks"]["a"] == {"accept_len": None, "interval": None}
+    assert found["two"]["mean"] == {"accept_len": None, "interval": None}
+    assert found["two"]["against_first"] is None
+    assert "%" not in bench_heads.table(found)
+
+
+def test_the_keys_of_a_prompt_are_let_go_with_its_answer(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, replayed = bench_heads.read_prompt, bench_heads._replayed
+    keys: list[weakref.ref[Prefix]] = []
+
+    def seen(*given: Any) -> ReadPrompt:
+        prompt = read(*given)
+        keys.append(weakref.ref(prompt.prefix))
+        return prompt
+
+    def check(*given: Any) -> list[GenerationStats]:
+        gc.collect()
+        assert keys
+        assert [key() for key in keys] == [None] * len(keys)
+        return replayed(*given)
+
+    monkeypatch.setattr(bench_heads, "read_prompt", seen)
+    monkeypatch.setattr(bench_heads, "_replayed", check)
+    bench_heads.run(arguments(files))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--limit", "0"), "--limit must be at least 1"),
+        (("--heads", ","), "--heads names no head"),
         (("--heads", "a,b,a"), "--heads names a twice"),
         (("--heads", "/nowhere/head"), "/nowhere/head"),
         (("--model_args", "draft=a"), "names one head; name heads with --heads"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
@@ -22,10 +22,10 @@ from model_adapters.base import SpeculativeLM
 from tss_bench.batched_answers import rows_at_once
 from tss_bench.bench import DOMAIN_TASKS, machine
 from tss_bench.bench_report import figure_text
+from tss_bench.decoding.drafters.base import Prompt
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
 from tss_bench.decoding.drafters.eagle_rows import HeadPrompt
 from tss_bench.decoding.lockstep import (
-    ReadPrompt,
     Request,
     capacity_for,
     decode_together,
@@ -68,24 +68,24 @@ def run(args: argparse.Namespace) -> None:
     if args.limit < 1:
         raise ValueError(f"--limit must be at least 1, got {args.limit}")
     adapters = _prepare(split_names(args.heads), split_arguments(args.model_args))
+    first = next(iter(adapters.values()))
     tasks = load_tasks(split_names(args.tasks), args.limit, {"split": args.split})
-    _require_greedy(tasks, next(iter(adapters.values())))
+    _require_greedy(tasks, first)
     load_adapters(adapters)
-    _require_single_turns(tasks, next(iter(adapters.values())))
+    _require_single_turns(tasks, first)
     _require_heads_alike(adapters)
     stats: dict[str, dict[str, list[GenerationStats]]] = {name: {} for name in adapters}
     with tqdm(total=len(tasks) * (1 + len(adapters)), desc="heads") as bar:
         for task in tasks:
             bar.set_postfix_str(f"{task.label}, answers")
-            jobs = next(iter(adapters.values())).jobs(task.requests)
-            known = _answer(next(iter(adapters.values())), jobs)
+            known = _answer(first, first.jobs(task.requests))
             bar.update()
             for name, adapter in adapters.items():
                 bar.set_postfix_str(f"{task.label}, {name}")
                 stats[name][task.label] = _replayed(adapter, known)
                 bar.update()
     results = report(stats)
-    place = machine({_ADAPTER: next(iter(adapters.values()))}).splitlines()[0]
+    place = machine({_ADAPTER: first}).splitlines()[0]
     print(f"{place}; at most {args.limit} rows a task, split {args.split}\n\n{table(results)}")
     print(json.dumps({"bench": "heads", "machine": place, "limit": args.limit,
                       "split": args.split, "model_args": args.model_args,
@@ -97,39 +97,45 @@ def report(stats: Stats) -> dict[str, dict[str, Any]]:
     """By head: accept length by task and their mean, 95 % intervals, what the mean gains over the
     first head on the same rows (relative), and the acceptance by depth over all rows."""
     first = next(iter(stats))
+    base = [_pairs(rows) for rows in stats[first].values()]
     found: dict[str, dict[str, Any]] = {}
     for name, tasks in stats.items():
         pairs = {task: _pairs(rows) for task, rows in tasks.items()}
-        base = [_pairs(rows) for rows in stats[first].values()]
         groups = list(pairs.values())
-        lengths = [ratio(group) for group in groups]
-        known = [length for length in lengths if length is not None]
-        against = None
-        if name != first:
-            quotients = [
-                (ratio(own) or 0) / (ratio(theirs) or 1)
-                for own, theirs in zip(groups, base, strict=True)
-            ]
-            interval = mean_ratio_interval(groups, base)
-            against = {
-                "value": sum(quotients) / len(quotients) - 1,
-                "interval": interval and tuple(end - 1 for end in interval),
-            }
         found[name] = {
             "tasks": {
                 task: {"accept_len": ratio(group), "interval": ratio_interval(group)}
                 for task, group in pairs.items()
             },
             "mean": {
-                "accept_len": sum(known) / len(known) if len(known) == len(lengths) else None,
+                "accept_len": _mean(ratio(group) for group in groups),
                 "interval": mean_ratio_interval(groups),
             },
-            "against_first": against,
+            "against_first": None if name == first else _gain(groups, base),
             "acceptance_by_depth": acceptance_by_depth(
                 [length for rows in tasks.values() for one in rows for length in one.accept_lengths]
             ),
         }
     return found
+
+
+def _gain(
+    groups: Sequence[Sequence[Pair]], base: Sequence[Sequence[Pair]]
+) -> dict[str, Any] | None:
+    """Mean over tasks of accept length by that of `base`, less one; None where a task has none."""
+    lengths = [(ratio(own), ratio(theirs)) for own, theirs in zip(groups, base, strict=True)]
+    mean = _mean(own / theirs if own and theirs else None for own, theirs in lengths)
+    if mean is None:
+        return None
+    interval = mean_ratio_interval(groups, base)
+    return {"value": mean - 1, "interval": interval and tuple(end - 1 for end in interval)}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean, None where a value is missing."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return sum(known) / len(known) if len(known) == len(listed) else None
 
 
 def acceptance_by_depth(lengths: Sequence[int], depths: int = DEPTHS) -> list[float | None]:
@@ -170,7 +176,9 @@ def percent_text(value: float, interval: tuple[float, float] | None) -> str:
 
 
 def _prepare(heads: Sequence[str], given: Mapping[str, Any]) -> dict[str, SpeculativeLM]:
-    """A checked adapter for each head. Raises ValueError for a head that is named twice."""
+    """A checked adapter for each head. Raises ValueError for no head and for one named twice."""
+    if not heads:
+        raise ValueError(f"--heads names no head; name folders, hub ids or {PACKAGED}")
     if "draft" in given:
         raise ValueError("--model_args draft=… names one head; name heads with --heads")
     if twice := [head for head in heads if heads.count(head) > 1]:
@@ -216,8 +224,11 @@ def _eagle(name: str, adapter: SpeculativeLM) -> Eagle:
     return drafter
 
 
-def _answer(adapter: SpeculativeLM, jobs: Sequence[Job]) -> list[tuple[ReadPrompt, Trajectory]]:
-    """Plain greedy answers to `jobs`, in order, with the prompts as they were read."""
+def _answer(adapter: SpeculativeLM, jobs: Sequence[Job]) -> list[tuple[Prompt, Trajectory]]:
+    """Plain greedy answers to `jobs`, in order, with what a head gets of their prompts.
+
+    The target's keys of a prompt are let go when its answer ends.
+    """
     target, dense = adapter.target, SkipSet.dense(adapter.target.num_layers)
     layers = adapter.drafter.feature_layers
     waiting = iter(enumerate(jobs))
@@ -235,18 +246,19 @@ def _answer(adapter: SpeculativeLM, jobs: Sequence[Job]) -> list[tuple[ReadPromp
     rows = min(len(jobs), rows_at_once(target, 1, capacity))
     ended = decode_together(target, take, adapter.tokenizer, rows=rows, capacity=capacity)
     found = {
-        request.tag: (request.prompt, Trajectory.of(request, answer)) for request, answer in ended
+        request.tag: (request.prompt.for_drafter(target), Trajectory.of(request, answer))
+        for request, answer in ended
     }
     return [found[place] for place in range(len(jobs))]
 
 
 def _replayed(
-    adapter: SpeculativeLM, known: Sequence[tuple[ReadPrompt, Trajectory]]
+    adapter: SpeculativeLM, known: Sequence[tuple[Prompt, Trajectory]]
 ) -> list[GenerationStats]:
     """What the adapter's head gets accepted on known answers, in their order."""
     drafter = _eagle(adapter.name, adapter)
     prompts = [prompt for prompt, _ in known]
-    heads = [HeadPrompt.read(drafter.fork(), p.for_drafter(adapter.target)) for p in prompts]
+    heads = [HeadPrompt.read(drafter.fork(), prompt) for prompt in prompts]
     paths = [path for _, path in known]
     ended = replay_eagle(drafter, paths, heads, adapter.target, adapter.tokenizer)
     stats = {place: answer.stats(len(prompts[place].ids)) for place, answer in ended}

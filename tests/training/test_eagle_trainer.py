@@ -82,6 +82,17 @@ def test_training_lowers_the_loss_of_what_it_trains_on(corpus: Corpus, tmp_path:
     assert made.reports[-1].loss < 0.9 * made.reports[0].loss
 
 
+def test_a_diverged_run_ends_without_a_head(corpus: Corpus, tmp_path: Path) -> None:
+    """Also where the very last update was too much, whose outcome no training loss shows."""
+    short = replace(SETTINGS, epochs=1, warmup=0, batch_slots=100_000, learning_rate=1e30)
+    for epochs in (1, 3):
+        made = trainer(corpus, tmp_path, replace(short, epochs=epochs))
+        assert made.total_steps == epochs
+        with pytest.raises(ValueError, match="the loss is nan at step 1: training has diverged"):
+            made.run()
+        assert not list(tmp_path.glob("*.pt"))
+
+
 def test_the_head_knows_its_draft_vocabulary(corpus: Corpus, tmp_path: Path) -> None:
     made = trainer(corpus, tmp_path, replace(SETTINGS, epochs=1))
     made.run()

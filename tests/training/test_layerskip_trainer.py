@@ -93,7 +93,7 @@ def test_the_teacher_is_the_untouched_model(corpus: Corpus) -> None:
 
 @pytest.mark.parametrize("train", ["lora", "full"])
 def test_training_learns_the_text_it_sees(corpus: Corpus, tmp_path: Path, train: str) -> None:
-    settings = replace(SETTINGS, train=train, epochs=12, learning_rate=1e-2)
+    settings = replace(SETTINGS, train=train, epochs=36, learning_rate=1e-2)
     loop, model = trainer(corpus, tmp_path, settings)
     loop.run()
     first, last = loop.reports[0], loop.reports[-1]

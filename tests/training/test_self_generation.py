@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +92,41 @@ def test_another_recipe_is_refused(tmp_path: Path, tiny_recipe: sg.GenerationRec
     assert not list(tmp_path.glob("features-*"))
     with pytest.raises(ValueError, match=r"another seed \(0, asked for 5\)"):
         sg.generate_data(tmp_path, replace(tiny_recipe, seed=5), device="cpu")
+
+
+def test_data_of_an_older_version_are_refused(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe
+) -> None:
+    old = asdict(tiny_recipe)
+    del old["shard_size"]
+    (tmp_path / sg.RECIPE).write_text(json.dumps(old), "utf-8")
+    with pytest.raises(ValueError, match=r"made without shard_size; train on it with --data"):
+        sg.generate_data(tmp_path, tiny_recipe, device="cpu")
+
+
+def test_workers_end_with_a_killed_parent(tmp_path: Path, tiny_recipe: sg.GenerationRecipe) -> None:
+    """The pipe that they inherit ends when the last of them has."""
+    (tmp_path / sg.PROMPTS).write_text("", "utf-8")
+    job = f"sg._Job({str(tmp_path)!r}, sg.{tiny_recipe!r}, 'cpu', False)"
+    code = f"""
+import os, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from tss_bench.training import self_generation as sg
+start = {{"initializer": sg._start_worker, "initargs": ({job},)}}
+with ProcessPoolExecutor(1, get_context("spawn"), **start) as pool:
+    print(pool.submit(os.getpid).result(), flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        worker = int(run.stdout.readline())
+        run.kill()
+        try:
+            run.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.kill(worker, signal.SIGKILL)
+            pytest.fail("the worker outlived its parent")
 
 
 def test_a_directory_without_data_is_named(tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ class Target:
     def new_batch(self, rows: int, capacity: int) -> BatchCache:
         """An empty cache for `rows` answers of at most `capacity` positions each.
 
-        Raises ValueError for a family whose rotary embeddings change with the longest position of
-        a pass: a row would depend on the ones beside it.
+        Raises ValueError for several rows of a family whose rotary embeddings change with the
+        longest position of a pass: a row would depend on the ones beside it.
         """
         return self._batch(BatchCache, rows, capacity)
 

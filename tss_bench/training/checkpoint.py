@@ -58,11 +58,14 @@ def only_run(directory: Path) -> Iterator[None]:
 
 
 def check_loss(loss: float, step: int) -> None:
-    """Raises ValueError for a loss that is not finite, before it gets into a checkpoint."""
+    """Raises ValueError for a loss that is not finite, before it gets into a checkpoint.
+
+    Weights that give such a loss may be in one already: the update before made them.
+    """
     if not math.isfinite(loss):
         raise ValueError(
             f"the loss is {loss} at step {step}: training has diverged; lower --learning-rate and "
-            f"use another --out (the last checkpoint is from before)"
+            f"use another --out (what diverged may be in this one's checkpoint)"
         )
 
 

@@ -276,6 +276,8 @@ class Trainer:
             with self._autocast():
                 hits += chain_hits(self._head, batch, self._frozen, self._scales, _CHAIN)
         loss, feature, token = (sums / max(slots, 1)).tolist()
+        # The last step's loss came before its update: only this shows what the update did.
+        check_loss(loss, self.step)
         report = Report(self.step, loss, feature, token, hits)
         tqdm.write(str(report))
         improved = not self.reports or loss < self.best_report.loss

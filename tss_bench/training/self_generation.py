@@ -14,11 +14,12 @@ import argparse
 import json
 import os
 import random
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard-size",
         type=int,
         default=recipe.shard_size,
-        help="prompts in a shard, what a killed run has to answer again",
+        help="prompts in a shard; a killed run answers one a process again",
     )
     group.add_argument(
         "--sampled-share",
@@ -347,7 +348,16 @@ _worker: _Worker | None = None
 def _start_worker(job: _Job) -> None:
     global _worker
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _worker = _Worker(job)
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed tells its workers nothing: they would wait for work for ever."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _make_shard(index: int, members: Sequence[int]) -> int:
@@ -362,6 +372,11 @@ def _claim(directory: Path, recipe: GenerationRecipe) -> None:
         return
     found = read_recipe(directory)
     wrong = [key for key, value in asdict(recipe).items() if found.get(key) != value]
+    if wrong and wrong[0] not in found:
+        raise ValueError(
+            f"{directory} holds data of another version, made without {wrong[0]}; train on it with "
+            f"--data, or use another directory"
+        )
     if wrong:
         raise ValueError(
             f"{directory} holds data with another {wrong[0]} ({found.get(wrong[0])!r}, asked for "
