@@ -173,6 +173,7 @@ def test_the_keys_of_a_prompt_are_let_go_with_its_answer(
         (("--heads", ","), "--heads names no head"),
         (("--heads", "a,b,a"), "--heads names a twice"),
         (("--heads", "/nowhere/head"), "/nowhere/head"),
+        (("--model_args", "pretrained=MODEL,protocol=paper"), "counts under protocol strict"),
         (("--model_args", "draft=a"), "names one head; name heads with --heads"),
     ],
 )
@@ -181,7 +182,18 @@ def test_bad_input_is_refused_before_loading(
 ) -> None:
     monkeypatch.setattr("tss_bench.weights.load_model", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(ValueError, match=message):
-        bench_heads.run(arguments(files, *words))
+        bench_heads.run(
+            arguments(files, *(word.replace("MODEL", str(files / "model")) for word in words))
+        )
+
+
+def test_prompts_that_were_cut_are_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = f"pretrained={files / 'model'},dtype=float32,device=cpu,max_length=100"
+    bench_heads.run(arguments(files, "--model_args", short, "--heads", str(files / "head8")))
+    printed = capsys.readouterr().out
+    cut = json.loads(printed.splitlines()[-1])["prompts_cut"]
+    assert cut > 0
+    assert f"{cut} prompts did not fit the context" in printed
 
 
 def test_what_cannot_be_run_along_an_answer_is_refused(files: Path) -> None:

@@ -70,15 +70,18 @@ def run(args: argparse.Namespace) -> None:
     adapters = _prepare(split_names(args.heads), split_arguments(args.model_args))
     first = next(iter(adapters.values()))
     tasks = load_tasks(split_names(args.tasks), args.limit, {"split": args.split})
-    _require_greedy(tasks, first)
+    _require_strict_greedy(tasks, first)
     load_adapters(adapters)
     _require_single_turns(tasks, first)
     _require_heads_alike(adapters)
     stats: dict[str, dict[str, list[GenerationStats]]] = {name: {} for name in adapters}
+    cut = 0
     with tqdm(total=len(tasks) * (1 + len(adapters)), desc="heads") as bar:
         for task in tasks:
             bar.set_postfix_str(f"{task.label}, answers")
-            known = _answer(first, first.jobs(task.requests))
+            jobs = first.jobs(task.requests)
+            cut += sum(first.turn(job, [])[1] for job in jobs)
+            known = _answer(first, jobs)
             bar.update()
             for name, adapter in adapters.items():
                 bar.set_postfix_str(f"{task.label}, {name}")
@@ -87,8 +90,10 @@ def run(args: argparse.Namespace) -> None:
     results = report(stats)
     place = machine({_ADAPTER: first}).splitlines()[0]
     print(f"{place}; at most {args.limit} rows a task, split {args.split}\n\n{table(results)}")
+    if cut:
+        print(f"\n{cut} prompts did not fit the context: their end was kept")
     print(json.dumps({"bench": "heads", "machine": place, "limit": args.limit,
-                      "split": args.split, "model_args": args.model_args,
+                      "split": args.split, "model_args": args.model_args, "prompts_cut": cut,
                       "heads": {name: one.drafter_record() for name, one in adapters.items()},
                       "results": results}))  # fmt: skip
 
@@ -191,7 +196,9 @@ def _prepare(heads: Sequence[str], given: Mapping[str, Any]) -> dict[str, Specul
     }
 
 
-def _require_greedy(tasks: Sequence[TaskRequests], adapter: SpeculativeLM) -> None:
+def _require_strict_greedy(tasks: Sequence[TaskRequests], adapter: SpeculativeLM) -> None:
+    if adapter.arguments.protocol != "strict":
+        raise ValueError("bench heads counts under protocol strict")
     for task in tasks:
         if any(options.temperature > 0 for options in task.options(adapter.arguments)):
             raise ValueError(f"{task.name} is sampled; bench heads runs heads along greedy answers")
@@ -219,8 +226,6 @@ def _eagle(name: str, adapter: SpeculativeLM) -> Eagle:
     drafter = adapter.drafter
     if not isinstance(drafter, Eagle) or not isinstance(drafter.tree, DynamicTree):
         raise ValueError(f"{name} drafts with a fixed tree; bench heads takes dynamic ones")
-    if adapter.arguments.protocol != "strict":
-        raise ValueError("bench heads counts under protocol strict")
     return drafter
 
 

@@ -104,17 +104,14 @@ def test_data_of_an_older_version_are_refused(
         sg.generate_data(tmp_path, tiny_recipe, device="cpu")
 
 
-def test_workers_end_with_a_killed_parent(tmp_path: Path, tiny_recipe: sg.GenerationRecipe) -> None:
+def test_workers_end_with_a_killed_parent() -> None:
     """The pipe that they inherit ends when the last of them has."""
-    (tmp_path / sg.PROMPTS).write_text("", "utf-8")
-    job = f"sg._Job({str(tmp_path)!r}, sg.{tiny_recipe!r}, 'cpu', False)"
-    code = f"""
+    code = """
 import os, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from tss_bench.training import self_generation as sg
-start = {{"initializer": sg._start_worker, "initargs": ({job},)}}
-with ProcessPoolExecutor(1, get_context("spawn"), **start) as pool:
+with ProcessPoolExecutor(1, get_context("spawn"), initializer=sg._start_process) as pool:
     print(pool.submit(os.getpid).result(), flush=True)
     time.sleep(600)
 """
@@ -127,6 +124,17 @@ with ProcessPoolExecutor(1, get_context("spawn"), **start) as pool:
         except subprocess.TimeoutExpired:
             os.kill(worker, signal.SIGKILL)
             pytest.fail("the worker outlived its parent")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_prompt_without_room_is_refused_before_any_is_answered(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe, workers: int
+) -> None:
+    # The tiny target has 512 positions.
+    recipe = replace(tiny_recipe, max_new_tokens=500)
+    with pytest.raises(ValueError, match=r"no room for 500 new ones in the context of .*, 512;"):
+        sg.generate_data(tmp_path, recipe, device="cpu", workers=workers)
+    assert not sg.shard_paths(tmp_path)
 
 
 def test_a_directory_without_data_is_named(tmp_path: Path) -> None:

@@ -299,6 +299,24 @@ class _Worker:
         self._target = Target(model)
         self._eos = end_of_text_ids(model, self._tokenizer)
         self._texts = read_prompts(Path(job.directory))
+        self._require_room()
+
+    def _require_room(self) -> None:
+        """Raises ValueError for a prompt that does not fit, before any is answered."""
+        recipe = self._job.recipe
+        room = self._target.context_length - recipe.max_new_tokens
+        frame = len(encode_prompt(self._tokenizer, ""))
+        for text in self._texts:
+            # No tokenizer makes more ids than a text has bytes.
+            if len(text.encode("utf-8")) + frame <= room:
+                continue
+            tokens = len(encode_prompt(self._tokenizer, text))
+            if tokens > room:
+                raise ValueError(
+                    f"a prompt of {tokens} tokens leaves no room for {recipe.max_new_tokens} new "
+                    f"ones in the context of {recipe.pretrained}, {self._target.context_length}; "
+                    f"leave out the long kinds (--kinds) or lower --max-new-tokens"
+                )
 
     def make(self, index: int, members: Sequence[int]) -> int:
         """Write one shard; the number of its new tokens."""
@@ -332,8 +350,8 @@ def _run(
         return
     # One thread a process: small matrices of one batch do not gain from a second thread.
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(job,)) as pool:
-        futures = [pool.submit(_make_shard, index, shards[index]) for index in missing]
+    with ProcessPoolExecutor(workers, context, initializer=_start_process) as pool:
+        futures = [pool.submit(_make_shard, job, index, shards[index]) for index in missing]
         try:
             for future in as_completed(futures):
                 yield future.result()
@@ -345,11 +363,9 @@ def _run(
 _worker: _Worker | None = None
 
 
-def _start_worker(job: _Job) -> None:
-    global _worker
+def _start_process() -> None:
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _worker = _Worker(job)
 
 
 def _end_with_parent() -> None:
@@ -360,8 +376,10 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _make_shard(index: int, members: Sequence[int]) -> int:
-    assert _worker is not None
+def _make_shard(job: _Job, index: int, members: Sequence[int]) -> int:
+    global _worker
+    # Here, not when the process starts: an error there reaches nobody.
+    _worker = _worker or _Worker(job)
     return _worker.make(index, members)
 
 
