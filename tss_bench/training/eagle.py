@@ -98,7 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--train-tokens",
         type=int,
-        help="answer tokens to train on (default: all); fewer are a part of more",
+        help="answer tokens to train on, those of the first --data directory first (default: all); "
+        "fewer are a part of more",
     )
     parser.add_argument(
         "--held-out", type=float, default=0.03, help="share of the answers kept for evaluation"
