@@ -17,6 +17,7 @@ from tss_bench.training.eagle_data import AnsweredPrompt, Corpus, split
 from tss_bench.training.eagle_objective import Frozen
 from tss_bench.training.eagle_scaling import Scales
 from tss_bench.training.eagle_trainer import Settings, Trainer
+from tss_bench.training.optimizers import OPTIMIZERS
 
 SETTINGS = Settings(epochs=3, batch_slots=96, warmup=3, eval_every=4, noise=0.1, multi_steps=2)
 
@@ -51,10 +52,12 @@ def weights(made: Trainer) -> dict[str, torch.Tensor]:
     return made.best_head().state_dict()
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_killed_run_ends_with_the_same_weights(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
-    whole = trainer(corpus, tmp_path / "whole")
+    settings = replace(SETTINGS, optimizer=optimizer)
+    whole = trainer(corpus, tmp_path / "whole", settings)
     whole.run(checkpoint_every=3)
     assert whole.step == whole.total_steps > 8
 
@@ -67,9 +70,9 @@ def test_a_killed_run_ends_with_the_same_weights(
 
     monkeypatch.setattr(Trainer, "_update", killed)
     with pytest.raises(KeyboardInterrupt):
-        trainer(corpus, tmp_path / "broken").run(checkpoint_every=3)
+        trainer(corpus, tmp_path / "broken", settings).run(checkpoint_every=3)
     monkeypatch.undo()
-    resumed = trainer(corpus, tmp_path / "broken")
+    resumed = trainer(corpus, tmp_path / "broken", settings)
     resumed.run(checkpoint_every=3)
     assert [r.to_dict() for r in resumed.reports] == [r.to_dict() for r in whole.reports]
     for key, value in weights(whole).items():
@@ -77,7 +80,8 @@ def test_a_killed_run_ends_with_the_same_weights(
 
 
 def test_training_lowers_the_loss_of_what_it_trains_on(corpus: Corpus, tmp_path: Path) -> None:
-    made = trainer(corpus, tmp_path, replace(SETTINGS, epochs=12), held_out=corpus.sequences)
+    settings = replace(SETTINGS, epochs=12, learning_rate=3e-3)
+    made = trainer(corpus, tmp_path, settings, held_out=corpus.sequences)
     made.run()
     assert made.reports[-1].loss < 0.9 * made.reports[0].loss
 
@@ -139,6 +143,7 @@ def test_learning_rate_by_hand() -> None:
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"noise": -1.0}, "noise must not be negative"),
+        ({"optimizer": "sgd"}, "use one of muon, adamw"),
         ({"precision": "int4"}, "use one of bfloat16, float32"),
     ],
 )

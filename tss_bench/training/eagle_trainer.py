@@ -38,6 +38,7 @@ from tss_bench.training.eagle_objective import (
     losses,
 )
 from tss_bench.training.eagle_scaling import Scales, initialise, training_config
+from tss_bench.training.optimizers import check_optimizer, make_optimizers
 
 CHECKPOINT = "checkpoint.pt"
 # Of matrix products while training; weights, norms and losses are float32 either way.
@@ -53,6 +54,7 @@ class Settings:
     seed: int = 0
     epochs: int = 4
     batch_slots: int = 2048
+    optimizer: str = "muon"
     learning_rate: float = 5e-4
     warmup: int = 50
     weight_decay: float = 0.01
@@ -77,6 +79,7 @@ class Settings:
             raise ValueError(
                 f"precision={self.precision!r} is unknown; use one of {', '.join(PRECISIONS)}"
             )
+        check_optimizer(self.optimizer)
         for name in ("warmup", "noise", "feature_weight", "token_weight", "step_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
@@ -121,7 +124,7 @@ def _as_float(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
 
 
 class Trainer:
-    """A head, its optimizer and how far they are; `run` trains, `best_head` is the outcome."""
+    """A head, its optimizers and how far they are; `run` trains, `best_head` is the outcome."""
 
     def __init__(
         self,
@@ -147,11 +150,8 @@ class Trainer:
         norm = self._head.get_submodule("layers.0.post_attention_layernorm")
         norm.register_forward_pre_hook(_as_float)
         self._head.to(self._device)
-        self._optimizer = torch.optim.AdamW(
-            self._head.parameters(),
-            lr=settings.learning_rate,
-            betas=(0.9, 0.95),
-            weight_decay=settings.weight_decay,
+        self._optimizers = make_optimizers(
+            self._head, settings.optimizer, settings.learning_rate, settings.weight_decay
         )
         per_epoch = len(plan_batches(self._train, settings.batch_slots))
         self.total_steps = per_epoch * settings.epochs
@@ -223,16 +223,17 @@ class Trainer:
         settings = self._settings
         batch = self._corpus.batch(sequences).to(self._device)
         rate = learning_rate(self.step, self.total_steps, settings.warmup, settings.learning_rate)
-        for group in self._optimizer.param_groups:
+        for group in (g for optimizer in self._optimizers for g in optimizer.param_groups):
             group["lr"] = rate
         self._head.train()
         outcome = self._losses(batch, self._noise(batch.features.shape))
         check_loss(float(outcome.total.detach()), self.step)
-        self._optimizer.zero_grad(set_to_none=True)
+        self._head.zero_grad(set_to_none=True)
         # Every token counts the same, whichever batch it is in.
         (outcome.total * (outcome.slots / self._mean_slots)).backward()
         nn.utils.clip_grad_norm_(self._head.parameters(), settings.clip)
-        self._optimizer.step()
+        for optimizer in self._optimizers:
+            optimizer.step()
         self.step += 1
         return outcome
 
@@ -300,7 +301,7 @@ class Trainer:
             "run": self._run(),
             "step": self.step,
             "head": self._head.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "best": self._best,
             "since_best": self._since_best,
             "spent": self._spent,
@@ -314,7 +315,8 @@ class Trainer:
         if state is None:
             return
         self._head.load_state_dict(state["head"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self.step, self._best = state["step"], state["best"]
         self._since_best, self._spent = state["since_best"], state["spent"]
         self.reports = [Report(**{**r, "hits": Hits(**r["hits"])}) for r in state["reports"]]
