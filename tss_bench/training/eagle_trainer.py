@@ -52,12 +52,12 @@ class Settings:
     """All that the weights depend on beside the data. Raises ValueError for a bad value."""
 
     seed: int = 0
-    epochs: int = 4
+    epochs: int = 3
     batch_slots: int = 2048
     optimizer: str = "muon"
-    learning_rate: float = 5e-4
+    learning_rate: float = 7e-4
     warmup: int = 50
-    weight_decay: float = 0.01
+    weight_decay: float = 0.1
     clip: float = 1.0
     multi_steps: int = 3
     noise: float = 0.0
