@@ -9,6 +9,7 @@ import argparse
 import gc
 import json
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +104,15 @@ def test_counts_are_those_of_decoding_row_by_row(
 
 def test_acceptance_by_depth() -> None:
     # Lengths count the bonus: three steps accepted 0, 1 and 3 drafts.
-    assert bench_heads.acceptance_by_depth([1, 2, 4], 4) == [2 / 3, 1 / 2, 1, 0]
-    assert bench_heads.acceptance_by_depth([1, 1], 3) == [0, None, None]
-    assert bench_heads.acceptance_by_depth([], 2) == [None, None]
+    assert bench_heads.acceptance_by_depth([steps(1, 2, 4)], 4) == [2 / 3, 1 / 2, 1, 0]
+    assert bench_heads.acceptance_by_depth([steps(1, 1)], 3) == [0, None, None]
+    assert bench_heads.acceptance_by_depth([steps()], 2) == [None, None]
+
+
+def test_a_step_that_ends_inside_its_drafts_is_not_asked_deeper() -> None:
+    # Accepted 0 and 2 in one answer; 1 and, up to an end of text without a bonus, 2 in the other.
+    ended = replace(steps(2, 2), accepted=1 + 2)
+    assert bench_heads.acceptance_by_depth([steps(1, 3), ended], 3) == [3 / 4, 2 / 3, 0]
 
 
 def steps(*lengths: int) -> GenerationStats:
@@ -114,7 +121,7 @@ def steps(*lengths: int) -> GenerationStats:
         new_tokens=sum(lengths) + 1,
         verify_steps=len(lengths),
         drafted=0,
-        accepted=0,
+        accepted=sum(lengths) - len(lengths),
         accept_lengths=lengths,
         prefill_s=0,
         draft_s=0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
@@ -118,7 +118,7 @@ def report(stats: Stats) -> dict[str, dict[str, Any]]:
             },
             "against_first": None if name == first else _gain(groups, base),
             "acceptance_by_depth": acceptance_by_depth(
-                [length for rows in tasks.values() for one in rows for length in one.accept_lengths]
+                [one for rows in tasks.values() for one in rows]
             ),
         }
     return found
@@ -143,14 +143,28 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if len(known) == len(listed) else None
 
 
-def acceptance_by_depth(lengths: Sequence[int], depths: int = DEPTHS) -> list[float | None]:
+def acceptance_by_depth(
+    stats: Sequence[GenerationStats], depths: int = DEPTHS
+) -> list[float | None]:
     """Share of the steps accepted down to depth d - 1 that are so to depth d = 1, 2, …; None where
-    no step got there. A step of length n, bonus included, accepted n - 1 drafts."""
-    reached = [sum(length > depth for length in lengths) for depth in range(depths + 1)]
-    return [
-        reached[depth] / reached[depth - 1] if reached[depth - 1] else None
-        for depth in range(1, depths + 1)
-    ]
+    no step got there. A step that the answer's end cut inside its drafts is not asked deeper."""
+    steps = [step for one in stats for step in _drafts_kept(one)]
+    shares: list[float | None] = []
+    for depth in range(1, depths + 1):
+        kept = sum(count >= depth for count, _ in steps)
+        cut = sum(count == depth - 1 for count, ended in steps if ended)
+        asked = sum(count >= depth - 1 for count, _ in steps) - cut
+        shares.append(kept / asked if asked else None)
+    return shares
+
+
+def _drafts_kept(stats: GenerationStats) -> Iterator[tuple[int, bool]]:
+    """Of each step: accepted drafts, and whether the answer ended inside them, with no bonus."""
+    *whole, last = stats.accept_lengths or (0,)
+    yield from ((length - 1, False) for length in whole)
+    if stats.accept_lengths:
+        kept = stats.accepted - sum(length - 1 for length in whole)
+        yield kept, kept == last
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
