@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "A search sees the calibration rows of a task, never its test rows. Start the same "
         "command again after a kill: no row is evaluated twice; only timings are taken anew."
     )
-    parser.add_argument("--model", help="tss_eagle, tss_token_recycling or tss_ar")
+    parser.add_argument("--model", help="any tss_* model, such as tss_eagle")
     parser.add_argument("--model_args", default="", help="its arguments, as in lm_eval")
     parser.add_argument("--tasks", help="comma-separated tasks, a domain each")
     parser.add_argument(
