@@ -28,6 +28,7 @@ from tss_bench.harness import (
     rounds,
     run_interleaved,
 )
+from tss_bench.task_paths import task_directory
 from tss_bench.weights import save_eagle_head
 
 
@@ -229,6 +230,32 @@ def test_tasks_are_opened_once_and_generation_arguments_win(
         opened.load(["specbench_rag"])
     (found,) = opened.requests(1, {"max_gen_toks": 3})
     assert found.requests[0].args[1] == {"until": [], "max_gen_toks": 3}
+
+
+def test_tasks_of_ones_own_come_from_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = functools.partial(TaskManager, include_defaults=False)
+    monkeypatch.setattr("tss_bench.harness.TaskManager", own)
+    rows = [make_row(name, name) for name in "abcdefghij"]
+    (tmp_path / "law.jsonl").write_text(
+        "".join(
+            json.dumps({"question_id": i, "category": "law", "turns": row["turns"],
+                        "reference": ["R"]}) + "\n"
+            for i, row in enumerate(rows)
+        )
+    )  # fmt: skip
+    (tmp_path / "law.yaml").write_text(
+        f"include: {task_directory()}/specbench_qa.yaml\ntask: law_qa\n"
+        f"dataset_kwargs:\n  rows: law\n  file: {tmp_path / 'law.jsonl'}\n"
+    )
+    names = ["law_qa", "specbench_qa"]
+    law, _ = load_tasks(names, 1, {"split": "calibration"}, str(tmp_path))
+    assert (law.name, law.label) == ("law_qa", "law_qa (custom, calibration)")
+    with pytest.raises(ValueError, match="no task law_qa"):
+        load_tasks(["law_qa"], 1)
+    with pytest.raises(ValueError, match="nowhere is no folder"):
+        load_tasks(["law_qa"], 1, None, str(tmp_path / "nowhere"))
 
 
 def test_methods_beside_the_adapters_get_the_same_jobs(model_dir: Path) -> None:

@@ -388,17 +388,21 @@ def test_a_recipe_makes_the_rows_of_the_plan(
 ) -> None:
     monkeypatch.setenv("TSS_BENCH_DATA", "mini")
     scanned: list[TaskManager] = []
+    folders: list[list[str]] = []
 
     def manager(**given: Any) -> TaskManager:
         """One for both: to scan all of lm-eval's tasks takes seconds."""
+        folders.append(given["include_path"])
         scanned[:] = scanned or [TaskManager(**given)]
         return scanned[0]
 
     monkeypatch.setattr(harness, "TaskManager", manager)
     plan = search_plan.prepare(arguments(model, tmp_path, "--limit", "2"))
-    recipe = Recipe(plan.adapter.name, plan.arguments, (TASK,), plan.limit)
+    tasks = str(tmp_path)
+    recipe = Recipe(plan.adapter.name, plan.arguments, (TASK,), plan.limit, include_path=tasks)
     adapter, (task,) = recipe.prepare()
     (domain,) = plan.domains
+    assert [more for _, *more in folders] == [[], [tasks]]
     assert fingerprint(adapter, task, "batched") == domain.fingerprint
     assert len(task.requests) == 2
 
@@ -638,10 +642,12 @@ def test_a_search_over_actors_writes_what_a_serial_one_writes(
     with monkeypatch.context() as patch:
         patch.setattr("tss_bench.weights.load_model", lambda *_, **__: pytest.fail("loaded here"))
         ray_words = ("--executor", "ray", "--actors", "3", "--gpus-per-actor", "0.5")
+        ray_words += ("--include_path", str(tmp_path))
         search_command.run(arguments(model, tmp_path / "ray", *words, *ray_words))
     assert "; float32 on cpu, 3 Ray actors; scope verify" in capsys.readouterr().out
     asked_recipe, asked_prints, settings = asked
     assert asked_recipe.tasks == (TASK,)
+    assert asked_recipe.include_path == str(tmp_path)
     assert asked_recipe.arguments["pretrained"] == str(model)
     assert (asked_prints, settings) == (prints, RaySettings(actors=3, gpus_per_actor=0.5))
     found = [DomainMap.load(tmp_path / name / "map.json") for name in ("serial", "ray")]

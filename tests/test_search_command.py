@@ -71,8 +71,13 @@ def mini_set(monkeypatch: pytest.MonkeyPatch, loaded_tasks: dict[str, TaskReques
     """Calibration rows of the mini set, answers of at most eight ids, scored by `metric`."""
     monkeypatch.setenv("TSS_BENCH_DATA", "mini")
 
-    def load(names: list[str], limit: int | None, metadata: dict[str, str]) -> list[TaskRequests]:
-        assert metadata == {"split": "calibration"}
+    def load(
+        names: list[str],
+        limit: int | None,
+        metadata: dict[str, str],
+        include_path: str | None = None,
+    ) -> list[TaskRequests]:
+        assert (metadata, include_path) == ({"split": "calibration"}, None)
         tasks = [loaded_tasks[name] for name in names]
         return [TaskRequests(t.name, t.task, t.requests[:limit]) for t in tasks]
 

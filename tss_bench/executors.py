@@ -104,7 +104,9 @@ def evaluators(plan: SearchPlan, ray: RaySettings | None) -> Iterator[Evaluators
         return
     _require_gpus(resolve_device(adapter.arguments.device), ray)
     tasks = tuple(domain.task.name for domain in plan.domains)
-    recipe = Recipe(adapter.name, plan.arguments, tasks, plan.limit, plan.evaluator)
+    recipe = Recipe(
+        adapter.name, plan.arguments, tasks, plan.limit, plan.evaluator, plan.include_path
+    )
     fingerprints = {domain.task.name: domain.fingerprint for domain in plan.domains}
     with RayPool(recipe, fingerprints, ray) as pool:
         actors = f"{ray.actors} Ray actor{'s' if ray.actors > 1 else ''}"

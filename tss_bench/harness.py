@@ -6,9 +6,11 @@ aggregations are lm-eval's own, so a figure here means what it means in lm-eval'
 
 from __future__ import annotations
 
+import argparse
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lm_eval.api.instance import Instance
@@ -206,11 +208,21 @@ class OpenTasks:
         return found
 
 
-def open_tasks(names: Sequence[str], metadata: Mapping[str, Any] | None = None) -> OpenTasks:
-    """Generation tasks by name; groups are opened. Raises ValueError for any other task."""
+def open_tasks(
+    names: Sequence[str],
+    metadata: Mapping[str, Any] | None = None,
+    include_path: str | None = None,
+) -> OpenTasks:
+    """Generation tasks by name; groups are opened. `include_path` is a folder of more tasks.
+
+    Raises ValueError for any other task and for a folder that does not exist.
+    """
     if not names:
         raise ValueError("no task was named; `lm_eval ls tasks` lists them")
-    manager = TaskManager(include_path=str(task_directory()), metadata=dict(metadata or {}))
+    if include_path is not None and not Path(include_path).is_dir():
+        raise ValueError(f"--include_path {include_path} is no folder; name one with task files")
+    folders = [str(task_directory()), *([] if include_path is None else [include_path])]
+    manager = TaskManager(include_path=folders, metadata=dict(metadata or {}))
     unknown = sorted(set(names) - set(manager.all_tasks))
     if unknown:
         raise ValueError(f"no task {', '.join(unknown)}; `lm_eval ls tasks` lists them")
@@ -222,10 +234,18 @@ def open_tasks(names: Sequence[str], metadata: Mapping[str, Any] | None = None) 
 
 
 def load_tasks(
-    names: Sequence[str], limit: int | None, metadata: Mapping[str, Any] | None = None
+    names: Sequence[str],
+    limit: int | None,
+    metadata: Mapping[str, Any] | None = None,
+    include_path: str | None = None,
 ) -> list[TaskRequests]:
     """The tasks of `open_tasks`, each with its first `limit` requests."""
-    return open_tasks(names, metadata).requests(limit)
+    return open_tasks(names, metadata, include_path).requests(limit)
+
+
+def add_include_path(parser: argparse.ArgumentParser) -> None:
+    """The argument of lm-eval for tasks of one's own."""
+    parser.add_argument("--include_path", metavar="DIR", help="folder of more task YAML files")
 
 
 def run_interleaved(

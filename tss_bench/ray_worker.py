@@ -33,7 +33,8 @@ class Recipe:
     """All that another process needs to make the same adapter and rows; small and picklable.
 
     `arguments` are the adapter's by name, scope and protocol among them; `limit` is the number of
-    calibration rows a task (None: all), `evaluator` a name of `evaluators`.
+    calibration rows a task (None: all), `evaluator` a name of `evaluators`, `include_path` a
+    folder of more tasks.
     """
 
     model: str
@@ -41,11 +42,14 @@ class Recipe:
     tasks: tuple[str, ...]
     limit: int | None
     evaluator: EvaluatorName = "batched"
+    include_path: str | None = None
 
     def prepare(self) -> tuple[SpeculativeLM, list[TaskRequests]]:
         """The adapter, checked and not loaded, and the calibration rows. Raises ValueError."""
         adapter = prepare_adapters([self.model], self.arguments)[self.model]
-        return adapter, load_tasks(self.tasks, self.limit, {"split": "calibration"})
+        return adapter, load_tasks(
+            self.tasks, self.limit, {"split": "calibration"}, self.include_path
+        )
 
 
 @dataclass(frozen=True)

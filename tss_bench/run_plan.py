@@ -25,6 +25,7 @@ from tss_bench.answer_records import digest
 from tss_bench.harness import (
     OpenTasks,
     TaskRequests,
+    add_include_path,
     members,
     open_tasks,
     prepare_each,
@@ -101,6 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "added for tss_X (see --alone)",
     )
     parser.add_argument("--tasks", required=True, help="comma-separated tasks or groups")
+    add_include_path(parser)
     parser.add_argument("--out", type=Path, required=True, help="directory of this run alone")
     parser.add_argument(
         "--model_args",
@@ -136,7 +138,7 @@ def make_plan(args: argparse.Namespace) -> RunPlan:
         split_names(args.model), args.model_args, alone=args.alone
     )
     gen_kwargs = split_arguments(args.gen_kwargs)
-    opened = open_tasks(split_names(args.tasks), {"split": args.split})
+    opened = open_tasks(split_names(args.tasks), {"split": args.split}, args.include_path)
     tasks = opened.requests(args.limit, gen_kwargs)
     for task in tasks:
         _check_task(task, adapters, args.split)

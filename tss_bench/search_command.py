@@ -22,6 +22,7 @@ from tqdm import tqdm
 from tss_bench import __version__, executors
 from tss_bench.domains import DomainMap
 from tss_bench.executors import Evaluators
+from tss_bench.harness import add_include_path
 from tss_bench.search import (
     COST_UNITS,
     Budget,
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="any tss_* model, such as tss_eagle")
     parser.add_argument("--model_args", default="", help="its arguments, as in lm_eval")
     parser.add_argument("--tasks", help="comma-separated tasks, a domain each")
+    add_include_path(parser)
     parser.add_argument(
         "--strategy", default="tss_beam", help="its name (default tss_beam), or list to see all"
     )

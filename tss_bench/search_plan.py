@@ -71,12 +71,13 @@ class SearchPlan:
     """A checked search; `sweep` holds the rules of `--sweep-tolerance`, loosest first.
 
     `arguments` are those the adapter was made from; `limit` is the number of rows a task;
-    `evaluator` is a name of `evaluators`.
+    `include_path` a folder of more tasks; `evaluator` is a name of `evaluators`.
     """
 
     adapter: SpeculativeLM
     arguments: Mapping[str, Any]
     limit: int | None
+    include_path: str | None
     evaluator: EvaluatorName
     strategy: Strategy
     options: Mapping[str, Any]
@@ -109,6 +110,7 @@ def prepare(args: argparse.Namespace) -> SearchPlan:
         adapter,
         arguments,
         args.limit,
+        args.include_path,
         evaluator,
         strategy,
         options,
@@ -268,7 +270,8 @@ def _tasks(args: argparse.Namespace, adapter: SpeculativeLM) -> list[TaskRequest
         raise ValueError("--tasks is missing: name tasks, for example specbench_translation")
     if args.limit is not None and args.limit < 1:
         raise ValueError(f"--limit must be at least 1, got {args.limit}")
-    tasks = load_tasks(split_names(args.tasks), args.limit, {"split": "calibration"})
+    names = split_names(args.tasks)
+    tasks = load_tasks(names, args.limit, {"split": "calibration"}, args.include_path)
     require_calibration(tasks)
     for task in tasks:
         if any(options.temperature > 0 for options in task.options(adapter.arguments)):
