@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.training import helpers
+from tss_bench.locks import only_writer
 from tss_bench.training import self_generation as sg
 from tss_bench.training.batch_answers import Answers
 from tss_bench.training.prompts import Prompt
@@ -100,6 +101,7 @@ def test_data_of_an_older_version_are_refused(
     old = asdict(tiny_recipe)
     del old["shard_size"]
     (tmp_path / sg.RECIPE).write_text(json.dumps(old), "utf-8")
+    helpers.write_corpus(tmp_path, shards=1)
     with pytest.raises(ValueError, match=r"made without shard_size; train on it with --data"):
         sg.generate_data(tmp_path, tiny_recipe, device="cpu")
 
@@ -135,6 +137,43 @@ def test_a_prompt_without_room_is_refused_before_any_is_answered(
     with pytest.raises(ValueError, match=r"no room for 500 new ones in the context of .*, 512;"):
         sg.generate_data(tmp_path, recipe, device="cpu", workers=workers)
     assert not sg.shard_paths(tmp_path)
+    # What the message advises works in the same directory.
+    mended = replace(recipe, max_new_tokens=6, prompts=4)
+    (tmp_path / "features-00000.safetensors").write_bytes(b"of other text")
+    (shard,) = sg.generate_data(tmp_path, mended, device="cpu", keep_features=False)
+    assert sg.read_recipe(tmp_path)["max_new_tokens"] == 6
+    assert len(sg.read_prompts(tmp_path)) == len(sg.read_answers(shard).ids) == 4
+    assert not sg.features_path(shard).exists()
+
+
+def test_a_first_try_that_failed_leaves_nothing_of_its_prompts(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sg, "_run", lambda *_: iter(()))
+    for count, source in ((3, "a"), (2, "b")):
+        recipe = replace(tiny_recipe, prompts=count)
+        sg.generate_data(tmp_path, recipe, excluded_sources=[{"domain": source}])
+        assert len(sg.read_prompts(tmp_path)) == count
+        assert sg.read_excluded(tmp_path) == [{"domain": source}]
+
+
+def test_shards_of_unknown_origin_are_refused(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe
+) -> None:
+    helpers.write_corpus(tmp_path, shards=1)
+    with pytest.raises(ValueError, match=r"holds shards without a recipe\.json"):
+        sg.generate_data(tmp_path, tiny_recipe, device="cpu")
+
+
+def test_two_runs_do_not_write_to_one_directory(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe
+) -> None:
+    with (
+        only_writer(tmp_path / ".lock", "held"),
+        pytest.raises(ValueError, match=f"another run makes data in {tmp_path}; wait for it"),
+    ):
+        sg.generate_data(tmp_path, tiny_recipe, device="cpu")
+    assert not list(tmp_path.glob("*.json*"))
 
 
 def test_a_directory_without_data_is_named(tmp_path: Path) -> None:

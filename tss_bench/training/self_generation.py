@@ -4,7 +4,7 @@ A shard holds prompts of similar length. It is written whole or not at all, and 
 depends on the settings alone, so a restarted run continues where it was and ends with the same
 data. The last hidden states may be kept beside the ids: a draft head trains on them.
 
-May import: torch, safetensors, tqdm, tss_bench.{data, decoding, files, weights}
+May import: torch, safetensors, tqdm, tss_bench.{data, decoding, files, locks, weights}
 and tss_bench.training.
 """
 
@@ -32,6 +32,7 @@ from tqdm import tqdm
 from tss_bench.data.overlap import evaluation_sources, evaluation_texts
 from tss_bench.decoding.target import Target
 from tss_bench.files import replace, replace_text
+from tss_bench.locks import only_writer
 from tss_bench.training.batch_answers import Answers, answer_prompts, encode_prompt
 from tss_bench.training.prompts import SHARES, check_kinds, make_prompts
 from tss_bench.weights import DEFAULT_MODEL, describe, end_of_text_ids, load_model
@@ -79,22 +80,29 @@ def generate_data(
     """Write the missing shards of `recipe` into `directory`; the paths of all its shards.
 
     `excluded`: texts of evaluation rows, see `make_prompts`; `excluded_sources` says which, for
-    the record. Raises ValueError when the
-    directory holds the data of another recipe.
+    the record. Raises ValueError when the directory holds shards of another recipe and while
+    another process writes there.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    _claim(directory, recipe)
-    if not (directory / PROMPTS).is_file():
-        kinds = recipe.kinds.split(",")
-        prompts = make_prompts(recipe.prompts, recipe.seed, kinds=kinds, excluded=excluded)
-        lines = [json.dumps(asdict(prompt), ensure_ascii=False) for prompt in prompts]
-        replace_text(directory / EXCLUDED, json.dumps(list(excluded_sources), indent=2) + "\n")
-        replace_text(directory / PROMPTS, "\n".join(lines) + "\n")
+    refusal = f"another run makes data in {directory}; wait for it or choose another directory"
+    with only_writer(directory / ".lock", refusal):
+        _claim(directory, recipe)
+        if not (shard_paths(directory) and (directory / PROMPTS).is_file()):
+            kinds = recipe.kinds.split(",")
+            prompts = make_prompts(recipe.prompts, recipe.seed, kinds=kinds, excluded=excluded)
+            lines = [json.dumps(asdict(prompt), ensure_ascii=False) for prompt in prompts]
+            replace_text(directory / EXCLUDED, json.dumps(list(excluded_sources), indent=2) + "\n")
+            replace_text(directory / PROMPTS, "\n".join(lines) + "\n")
+        return _answer(_Job(str(directory), recipe, device, keep_features), workers)
+
+
+def _answer(job: _Job, workers: int) -> list[Path]:
+    """Write the missing shards of a job whose prompts are there; the paths of all shards."""
+    directory, recipe = Path(job.directory), job.recipe
     # Lengths in characters: close enough to tokens to fill batches evenly.
     texts = read_prompts(directory)
     shards = plan_shards([len(text) for text in texts], recipe)
     missing = [i for i in range(len(shards)) if not shard_path(directory, i).is_file()]
-    job = _Job(str(directory), recipe, device, keep_features)
     done = sum(read_answers(p).new_tokens for p in shard_paths(directory))
     with tqdm(total=len(shards), initial=len(shards) - len(missing), unit="shard") as bar:
         start, tokens = time.monotonic(), 0
@@ -384,10 +392,20 @@ def _make_shard(job: _Job, index: int, members: Sequence[int]) -> int:
 
 
 def _claim(directory: Path, recipe: GenerationRecipe) -> None:
-    """Write the recipe into a new directory, or check that it is the one of an old directory."""
-    if not (directory / RECIPE).is_file():
+    """Write the recipe, or check that it is the one of the shards that are there.
+
+    A directory without a shard belongs to nobody: what a failed run left there is replaced.
+    """
+    if not shard_paths(directory):
+        for features in directory.glob("features-*.safetensors"):
+            features.unlink()
         replace_text(directory / RECIPE, json.dumps(asdict(recipe), indent=2) + "\n")
         return
+    if not (directory / RECIPE).is_file():
+        raise ValueError(
+            f"{directory} holds shards without a {RECIPE}, so what made them is unknown; use "
+            f"another directory"
+        )
     found = read_recipe(directory)
     wrong = [key for key, value in asdict(recipe).items() if found.get(key) != value]
     if wrong and wrong[0] not in found:
