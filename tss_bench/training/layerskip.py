@@ -18,7 +18,6 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,9 @@ from tss_bench.training.layerskip_trainer import LayerSkipReport, LayerSkipTrain
 from tss_bench.training.records import (
     add_settings,
     command_line,
+    library_versions,
     read_settings,
-    source_commit,
+    source_state,
 )
 from tss_bench.training.self_generation import add_recipe_arguments, features_path
 from tss_bench.weights import DEFAULT_MODEL, PACKAGED_MODELS, ModelInfo, describe, load_model
@@ -263,8 +263,8 @@ def _provenance(
         "minutes": round(trainer.minutes, 1),
         "probes": [list(layers) for layers in trainer.probes],
         "evaluations": [report.to_dict() for report in trainer.reports],
-        "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
-        "commit": source_commit(),
+        "versions": library_versions("peft"),
+        "commit": source_state(),
     }
 
 
