@@ -15,10 +15,12 @@ import pytest
 import torch
 
 from tests.training import helpers
+from tss_bench import __version__
 from tss_bench.locks import only_writer
 from tss_bench.training import self_generation as sg
 from tss_bench.training.batch_answers import Answers
 from tss_bench.training.prompts import Prompt
+from tss_bench.training.records import source_state
 from tss_bench.training.smoke import make_tiny_target
 
 
@@ -93,6 +95,27 @@ def test_another_recipe_is_refused(tmp_path: Path, tiny_recipe: sg.GenerationRec
     assert not list(tmp_path.glob("features-*"))
     with pytest.raises(ValueError, match=r"another seed \(0, asked for 5\)"):
         sg.generate_data(tmp_path, replace(tiny_recipe, seed=5), device="cpu")
+
+
+def test_another_name_of_the_target_and_another_version_go_on(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe
+) -> None:
+    made = sg.generate_data(tmp_path, tiny_recipe, device="cpu", keep_features=False)
+    record = sg.read_recipe(tmp_path)
+    assert record["versions"]["tss_bench"] == __version__
+    assert record["commit"] == source_state()
+    # As a version wrote it that recorded neither.
+    old = json.dumps(asdict(tiny_recipe))
+    (tmp_path / sg.RECIPE).write_text(old, "utf-8")
+    whole = contents(tmp_path)
+    made[0].unlink()
+    there = Path(tiny_recipe.pretrained)
+    renamed = replace(tiny_recipe, pretrained=f"{there.parent}/../{there.parent.name}/{there.name}")
+    sg.generate_data(tmp_path, renamed, device="cpu", keep_features=False)
+    assert contents(tmp_path) == whole
+    assert (tmp_path / sg.RECIPE).read_text("utf-8") == old
+    with pytest.raises(ValueError, match=r"another revision \('r1', asked for 'r2'\)"):
+        sg.generate_data(tmp_path, replace(renamed, revision="r2"), device="cpu")
 
 
 def test_data_of_an_older_version_are_refused(

@@ -35,6 +35,7 @@ from tss_bench.files import replace, replace_text
 from tss_bench.locks import only_writer
 from tss_bench.training.batch_answers import Answers, answer_prompts, encode_prompt
 from tss_bench.training.prompts import SHARES, check_kinds, make_prompts
+from tss_bench.training.records import library_versions, source_state
 from tss_bench.weights import DEFAULT_MODEL, describe, end_of_text_ids, load_model
 from tss_bench.weights.loading import resolve_device
 
@@ -394,12 +395,15 @@ def _make_shard(job: _Job, index: int, members: Sequence[int]) -> int:
 def _claim(directory: Path, recipe: GenerationRecipe) -> None:
     """Write the recipe, or check that it is the one of the shards that are there.
 
-    A directory without a shard belongs to nobody: what a failed run left there is replaced.
+    A directory without a shard belongs to nobody: what a failed run left there is replaced. What
+    made the shards (versions, commit) is for the record, and `pretrained` is one of the names of
+    `revision`: neither is compared.
     """
     if not shard_paths(directory):
         for features in directory.glob("features-*.safetensors"):
             features.unlink()
-        replace_text(directory / RECIPE, json.dumps(asdict(recipe), indent=2) + "\n")
+        record = {**asdict(recipe), "versions": library_versions(), "commit": source_state()}
+        replace_text(directory / RECIPE, json.dumps(record, indent=2) + "\n")
         return
     if not (directory / RECIPE).is_file():
         raise ValueError(
@@ -407,7 +411,8 @@ def _claim(directory: Path, recipe: GenerationRecipe) -> None:
             f"another directory"
         )
     found = read_recipe(directory)
-    wrong = [key for key, value in asdict(recipe).items() if found.get(key) != value]
+    asked = {key: value for key, value in asdict(recipe).items() if key != "pretrained"}
+    wrong = [key for key, value in asked.items() if found.get(key) != value]
     if wrong and wrong[0] not in found:
         raise ValueError(
             f"{directory} holds data of another version, made without {wrong[0]}; train on it with "
@@ -415,8 +420,8 @@ def _claim(directory: Path, recipe: GenerationRecipe) -> None:
         )
     if wrong:
         raise ValueError(
-            f"{directory} holds data with another {wrong[0]} ({found.get(wrong[0])!r}, asked for "
-            f"{getattr(recipe, wrong[0])!r}); use the same settings or another directory"
+            f"{directory} holds data with another {wrong[0]} ({found[wrong[0]]!r}, asked for "
+            f"{asked[wrong[0]]!r}); use the same settings or another directory"
         )
 
 
