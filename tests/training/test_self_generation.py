@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
@@ -149,6 +150,23 @@ with ProcessPoolExecutor(1, get_context("spawn"), initializer=sg._start_process)
         except subprocess.TimeoutExpired:
             os.kill(worker, signal.SIGKILL)
             pytest.fail("the worker outlived its parent")
+
+
+def test_a_worker_that_is_killed_is_told(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel does when memory runs out."""
+    monkeypatch.setattr(sg, "_make_shard", helpers.kill_own_process)
+    with pytest.raises(ValueError, match=r"a worker died \(out of memory\?\).*lower --workers"):
+        sg.generate_data(tmp_path, tiny_recipe, device="cpu", workers=2)
+
+
+def test_workers_below_none_are_refused() -> None:
+    parser = argparse.ArgumentParser()
+    sg.add_arguments(parser)
+    args = parser.parse_args(["--out", "nowhere", "--workers", "-1"])
+    with pytest.raises(ValueError, match=r"--workers must be at least 1, or 0 .*, got -1"):
+        sg.run(args)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

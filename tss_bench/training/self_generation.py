@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -169,7 +170,14 @@ def run(args: argparse.Namespace) -> None:
 def generate_from_arguments(
     args: argparse.Namespace, directory: Path, *, keep_features: bool
 ) -> list[Path]:
-    """`generate_data` for parsed arguments; prompts keep away from all evaluation rows."""
+    """`generate_data` for parsed arguments; prompts keep away from all evaluation rows.
+
+    Raises ValueError as it does, and for a number of workers below 0.
+    """
+    if args.workers < 0:
+        raise ValueError(
+            f"--workers must be at least 1, or 0 for one a CPU core, got {args.workers}"
+        )
     recipe = GenerationRecipe(
         pretrained=args.pretrained,
         revision=describe(args.pretrained).revision,
@@ -364,6 +372,11 @@ def _run(
         try:
             for future in as_completed(futures):
                 yield future.result()
+        except BrokenProcessPool as error:
+            raise ValueError(
+                f"a worker died (out of memory?) while {job.directory} was made; lower --workers "
+                f"and give the command again: what is done is kept"
+            ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
