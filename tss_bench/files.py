@@ -14,12 +14,17 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file beside `path`, then put it in the place of `path` in one step.
 
     What was at `path` stays where `write` raises, and nothing else is left behind. The file
-    beside it carries the process's number: two processes may write the same path.
+    beside it carries the process's number: two processes may write the same path. Raises
+    OSError naming a file for an OSError or a RuntimeError (torch's, for a full disk) of `write`.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         write(part)
         part.replace(path)
+    except (OSError, RuntimeError) as error:
+        if getattr(error, "filename", None) is not None:
+            raise
+        raise OSError(f"cannot write {path}: {error}") from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -26,19 +26,20 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from tqdm import tqdm
 
 from tss_bench.data.overlap import evaluation_sources, evaluation_texts
 from tss_bench.decoding.target import Target
-from tss_bench.files import replace, replace_text
+from tss_bench.files import replace_text
 from tss_bench.locks import only_writer
 from tss_bench.training.batch_answers import Answers, answer_prompts, encode_prompt
 from tss_bench.training.prompts import SHARES, check_kinds, make_prompts
 from tss_bench.training.records import library_versions, source_state
 from tss_bench.weights import DEFAULT_MODEL, describe, end_of_text_ids, load_model
 from tss_bench.weights.loading import resolve_device
+from tss_bench.weights.tensor_file import write_tensors
 
 RECIPE = "recipe.json"
 PROMPTS = "prompts.jsonl"
@@ -278,7 +279,7 @@ def read_features(path: Path) -> Any:
 
 
 def write_features(path: Path, rows: Sequence[Tensor]) -> None:
-    _save({"features": torch.cat(list(rows)).to(torch.bfloat16)}, path)
+    write_tensors(path, {"features": torch.cat(list(rows)).to(torch.bfloat16)})
 
 
 def write_answers(path: Path, answers: Answers) -> None:
@@ -293,7 +294,7 @@ def write_answers(path: Path, answers: Answers) -> None:
         "lengths": torch.tensor(lengths, dtype=torch.int32),
         "sampled": torch.tensor(answers.sampled, dtype=torch.uint8),
     }
-    _save(stored, path)
+    write_tensors(path, stored)
 
 
 @dataclass(frozen=True)
@@ -436,7 +437,3 @@ def _claim(directory: Path, recipe: GenerationRecipe) -> None:
             f"{directory} holds data with another {wrong[0]} ({found[wrong[0]]!r}, asked for "
             f"{asked[wrong[0]]!r}); use the same settings or another directory"
         )
-
-
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    replace(path, lambda part: save_file(tensors, part))
