@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tss_bench.training.batch_answers import Answers
 from tss_bench.training.prompts import Prompt
 from tss_bench.training.records import source_state
 from tss_bench.training.smoke import make_tiny_target
+from tss_bench.weights.tensor_file import write_tensors
 
 
 def test_a_shard_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -220,6 +222,36 @@ def test_two_runs_do_not_write_to_one_directory(
 def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no self-generated data"):
         sg.read_recipe(tmp_path)
+
+
+def test_a_file_for_a_directory_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.touch()
+    with pytest.raises(ValueError, match=f"{path} holds no self-generated data"):
+        sg.read_recipe(path)
+
+
+def test_a_file_that_is_no_shard_is_named(tmp_path: Path) -> None:
+    path = sg.shard_path(tmp_path, 0)
+    write_tensors(path, {"ids": torch.arange(3)})
+    with pytest.raises(ValueError, match=f"{path} is no shard .*lacks lengths, sampled.; delete"):
+        sg.read_answers(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        (sg.EXCLUDED, '[{"domain": "q', sg.read_excluded),
+        (sg.PROMPTS, '{"text": "Hel', sg.read_prompts),
+        (sg.PROMPTS, '{"kind": "chat"}', sg.read_prompts),
+    ],
+)
+def test_a_torn_file_is_named(
+    tmp_path: Path, name: str, text: str, read: Callable[[Path], object]
+) -> None:
+    (tmp_path / name).write_text(text, "utf-8")
+    with pytest.raises(ValueError, match=f"{tmp_path / name} is torn .*; make the data again in"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(

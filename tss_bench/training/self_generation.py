@@ -229,15 +229,21 @@ def features_path(shard: Path) -> Path:
 
 
 def read_prompts(directory: Path) -> list[str]:
-    lines = (directory / PROMPTS).read_text("utf-8").splitlines()
-    return [json.loads(line)["text"] for line in lines]
+    """The prompts that a directory's shards answer. Raises ValueError for a torn file."""
+    path = directory / PROMPTS
+    try:
+        return [json.loads(line)["text"] for line in path.read_text("utf-8").splitlines()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is torn ({error}); make the data again in another directory"
+        ) from error
 
 
 def read_recipe(directory: Path) -> dict[str, Any]:
     """What the data in a directory was made from; raises ValueError when it holds none."""
     try:
         recipe: dict[str, Any] = json.loads((directory / RECIPE).read_text("utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ValueError(
             f"{directory} holds no self-generated data (no {RECIPE}); name a directory that "
             "`tss-bench data generate` filled, or leave --data out to make one"
@@ -252,17 +258,34 @@ def read_recipe(directory: Path) -> dict[str, Any]:
 
 
 def read_excluded(directory: Path) -> list[dict[str, Any]]:
-    """Which evaluation rows the prompts in a directory keep away from; empty if not recorded."""
+    """Which evaluation rows the prompts in a directory keep away from; empty if not recorded.
+
+    Raises ValueError for a torn file.
+    """
     path = directory / EXCLUDED
-    return json.loads(path.read_text("utf-8")) if path.is_file() else []
+    if not path.is_file():
+        return []
+    try:
+        found: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is torn ({error}); make the data again in another directory, or delete it to "
+            f"go without that record"
+        ) from error
+    return found
 
 
 def read_answers(path: Path) -> Answers:
-    """Read one shard, without hidden states."""
+    """Read one shard, without hidden states. Raises ValueError for a file that is none."""
     try:
         stored = load_file(path)
     except SafetensorError as error:
         raise ValueError(f"{path} is torn ({error}); delete it and make the data again") from error
+    if missing := sorted({"ids", "lengths", "sampled"} - stored.keys()):
+        raise ValueError(
+            f"{path} is no shard of answers (it lacks {', '.join(missing)}); delete it and make "
+            f"the data again"
+        )
     lengths = stored["lengths"].tolist()
     ids = list(stored["ids"].long().split([total for total, _ in lengths]))
     return Answers(ids, [prompt for _, prompt in lengths], stored["sampled"].bool().tolist())
