@@ -133,8 +133,28 @@ def check_eagle_head(
 
 def eagle_notes(path: str | Path, info: ModelInfo) -> list[str]:
     """What the user should be told of a head that passed `check_eagle_head`, a line each."""
-    note = verifier_note(read_config_file(Path(path)), info)
-    return [] if note is None else [note]
+    directory = Path(path)
+    notes = verifier_note(read_config_file(directory), info), _target_note(directory, info)
+    return [note for note in notes if note is not None]
+
+
+def _target_note(directory: Path, info: ModelInfo) -> str | None:
+    """A line where the head's own record names another target; a LoRA may use its base's head.
+
+    Others' files of that name say nothing here.
+    """
+    try:
+        record = json.loads((directory / PROVENANCE).read_text("utf-8"))
+        target, revision = record["target"], record["target_revision"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if revision == info.revision or target == info.base:
+        return None
+    return (
+        f"the draft head was trained for {target} (revision {str(revision)[:12]}), the target is "
+        f"{info.id} (revision {info.revision[:12]}): answers are the target's all the same, but "
+        f"fewer drafts may be accepted"
+    )
 
 
 def load_eagle_head(
