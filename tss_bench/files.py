@@ -29,6 +29,29 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
         part.unlink(missing_ok=True)
 
 
+def remove_stale_parts(directory: Path) -> None:
+    """Remove what `replace` left beside its files in `directory` where its process was killed.
+
+    The file of a process that runs stays, also where a new one has got an old one's number.
+    """
+    for part in directory.glob("*.part"):
+        number = part.name.split(".")[-2]
+        if number.isdecimal() and not _is_running(int(number)):
+            part.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    if os.name == "nt":  # there signal 0 is Ctrl-C
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def replace_text(path: Path, text: str) -> None:
     """Write a file of UTF-8 text in one step."""
     replace(path, lambda part: part.write_text(text, encoding="utf-8"))

@@ -200,6 +200,19 @@ def test_a_first_try_that_failed_leaves_nothing_of_its_prompts(
         assert sg.read_excluded(tmp_path) == [{"domain": source}]
 
 
+def test_what_a_killed_run_was_writing_is_removed(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sg, "_run", lambda *_: iter(()))
+    old, new = tmp_path / ".tmpAbc123", tmp_path / ".tmpDef456"
+    part = tmp_path / f"shard-00000.safetensors.{10**30}.part"
+    for path in (old, new, part):
+        path.touch()
+    os.utime(old, (0, 0))
+    sg.generate_data(tmp_path, tiny_recipe)
+    assert [path.exists() for path in (old, new, part)] == [False, True, False]
+
+
 def test_shards_of_unknown_origin_are_refused(
     tmp_path: Path, tiny_recipe: sg.GenerationRecipe
 ) -> None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -32,7 +33,7 @@ from tqdm import tqdm
 
 from tss_bench.data.overlap import evaluation_sources, evaluation_texts
 from tss_bench.decoding.target import Target
-from tss_bench.files import replace_text
+from tss_bench.files import remove_stale_parts, replace_text
 from tss_bench.locks import only_writer
 from tss_bench.training.batch_answers import Answers, answer_prompts, encode_prompt
 from tss_bench.training.prompts import SHARES, check_kinds, make_prompts
@@ -44,6 +45,7 @@ from tss_bench.weights.tensor_file import write_tensors
 RECIPE = "recipe.json"
 PROMPTS = "prompts.jsonl"
 EXCLUDED = "excluded.json"
+_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def generate_data(
     directory.mkdir(parents=True, exist_ok=True)
     refusal = f"another run makes data in {directory}; wait for it or choose another directory"
     with only_writer(directory / ".lock", refusal):
+        _clear(directory)
         _claim(directory, recipe)
         if not (shard_paths(directory) and (directory / PROMPTS).is_file()):
             kinds = recipe.kinds.split(",")
@@ -427,6 +430,18 @@ def _make_shard(job: _Job, index: int, members: Sequence[int]) -> int:
     # Here, not when the process starts: an error there reaches nobody.
     _worker = _worker or _Worker(job)
     return _worker.make(index, members)
+
+
+def _clear(directory: Path) -> None:
+    """Remove what killed writers left behind.
+
+    Files that safetensors is writing carry no process's number: those untouched for an hour go.
+    """
+    remove_stale_parts(directory)
+    for unfinished in directory.glob(".tmp??????"):
+        with suppress(FileNotFoundError):
+            if time.time() - unfinished.stat().st_mtime > _HOUR:
+                unfinished.unlink()
 
 
 def _claim(directory: Path, recipe: GenerationRecipe) -> None:
