@@ -11,7 +11,7 @@ from typing import Any
 
 from tss_bench import __version__, weights
 from tss_bench.domains import DomainMap, domain_of
-from tss_bench.training.records import source_commit
+from tss_bench.training.records import source_state
 from tss_bench.types import SkipSet
 from tss_bench.weights.export import check_free, export_model
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     skip, origin = _chosen(args, info)
     provenance: dict[str, Any] = {
         "tss_bench": __version__,
-        "commit": source_commit(),
+        "commit": source_state(),
         "model": info.id,
         "revision": info.revision,
         "base": info.base,

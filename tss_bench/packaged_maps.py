@@ -29,7 +29,7 @@ from tss_bench.machine import processor
 from tss_bench.search import Ledger
 from tss_bench.search.ledger import LedgerError
 from tss_bench.search_plan import SearchPlan, check_map, prepare
-from tss_bench.training.records import command_line, source_commit
+from tss_bench.training.records import command_line, source_state
 from tss_bench.types import SkipSet
 from tss_bench.weights import DEFAULT_MODEL
 from tss_bench.weights.loading import resolve_device
@@ -298,7 +298,7 @@ def _stamp(args: argparse.Namespace, adapter: SpeculativeLM) -> dict[str, Any]:
     told = argparse.Namespace(**{**vars(args), "pretrained": adapter.info.id})
     return {
         "command": command_line("domains make", add_arguments, told, _NOT_OF_THE_OUTCOME),
-        "commit": source_commit(),
+        "commit": source_state(),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": {
             "processor": processor(),

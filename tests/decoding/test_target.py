@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, GPTNeoXConfig, Phi3Config
 
 from tests import tiny
 from tests.decoding.reference import without_blocks
@@ -88,6 +89,31 @@ def scaled_model() -> Iterator[torch.nn.Module]:
     model.forward = scaled
     yield model
     del model.forward
+
+
+_SHAPE = {
+    "vocab_size": tiny.VOCAB,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        (Phi3Config, r"the attention of Phi3ForCausalLM is of an unknown kind \(it lacks k_proj\)"),
+        (GPTNeoXConfig, "GPTNeoXForCausalLM is no decoder of pre-norm blocks"),
+    ],
+)
+def test_a_family_of_other_parts_is_refused(family: type, message: str) -> None:
+    model = AutoModelForCausalLM.from_config(family(**_SHAPE))
+    with pytest.raises(ValueError, match=f"{message}.*; use a Llama-like causal LM"):
+        Target(model)
 
 
 def test_a_family_that_computes_more_is_refused(scaled_model: torch.nn.Module) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,10 +17,14 @@ import pytest
 import torch
 
 from tests.training import helpers
+from tss_bench import __version__
+from tss_bench.locks import only_writer
 from tss_bench.training import self_generation as sg
 from tss_bench.training.batch_answers import Answers
 from tss_bench.training.prompts import Prompt
+from tss_bench.training.records import source_state
 from tss_bench.training.smoke import make_tiny_target
+from tss_bench.weights.tensor_file import write_tensors
 
 
 def test_a_shard_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -94,12 +100,34 @@ def test_another_recipe_is_refused(tmp_path: Path, tiny_recipe: sg.GenerationRec
         sg.generate_data(tmp_path, replace(tiny_recipe, seed=5), device="cpu")
 
 
+def test_another_name_of_the_target_and_another_version_go_on(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe
+) -> None:
+    made = sg.generate_data(tmp_path, tiny_recipe, device="cpu", keep_features=False)
+    record = sg.read_recipe(tmp_path)
+    assert record["versions"]["tss_bench"] == __version__
+    assert record["commit"] == source_state()
+    # As a version wrote it that recorded neither.
+    old = json.dumps(asdict(tiny_recipe))
+    (tmp_path / sg.RECIPE).write_text(old, "utf-8")
+    whole = contents(tmp_path)
+    made[0].unlink()
+    there = Path(tiny_recipe.pretrained)
+    renamed = replace(tiny_recipe, pretrained=f"{there.parent}/../{there.parent.name}/{there.name}")
+    sg.generate_data(tmp_path, renamed, device="cpu", keep_features=False)
+    assert contents(tmp_path) == whole
+    assert (tmp_path / sg.RECIPE).read_text("utf-8") == old
+    with pytest.raises(ValueError, match=r"another revision \('r1', asked for 'r2'\)"):
+        sg.generate_data(tmp_path, replace(renamed, revision="r2"), device="cpu")
+
+
 def test_data_of_an_older_version_are_refused(
     tmp_path: Path, tiny_recipe: sg.GenerationRecipe
 ) -> None:
     old = asdict(tiny_recipe)
     del old["shard_size"]
     (tmp_path / sg.RECIPE).write_text(json.dumps(old), "utf-8")
+    helpers.write_corpus(tmp_path, shards=1)
     with pytest.raises(ValueError, match=r"made without shard_size; train on it with --data"):
         sg.generate_data(tmp_path, tiny_recipe, device="cpu")
 
@@ -126,6 +154,23 @@ with ProcessPoolExecutor(1, get_context("spawn"), initializer=sg._start_process)
             pytest.fail("the worker outlived its parent")
 
 
+def test_a_worker_that_is_killed_is_told(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel does when memory runs out."""
+    monkeypatch.setattr(sg, "_make_shard", helpers.kill_own_process)
+    with pytest.raises(ValueError, match=r"a worker died \(out of memory\?\).*lower --workers"):
+        sg.generate_data(tmp_path, tiny_recipe, device="cpu", workers=2)
+
+
+def test_workers_below_none_are_refused() -> None:
+    parser = argparse.ArgumentParser()
+    sg.add_arguments(parser)
+    args = parser.parse_args(["--out", "nowhere", "--workers", "-1"])
+    with pytest.raises(ValueError, match=r"--workers must be at least 1, or 0 .*, got -1"):
+        sg.run(args)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_prompt_without_room_is_refused_before_any_is_answered(
     tmp_path: Path, tiny_recipe: sg.GenerationRecipe, workers: int
@@ -135,11 +180,91 @@ def test_a_prompt_without_room_is_refused_before_any_is_answered(
     with pytest.raises(ValueError, match=r"no room for 500 new ones in the context of .*, 512;"):
         sg.generate_data(tmp_path, recipe, device="cpu", workers=workers)
     assert not sg.shard_paths(tmp_path)
+    # What the message advises works in the same directory.
+    mended = replace(recipe, max_new_tokens=6, prompts=4)
+    (tmp_path / "features-00000.safetensors").write_bytes(b"of other text")
+    (shard,) = sg.generate_data(tmp_path, mended, device="cpu", keep_features=False)
+    assert sg.read_recipe(tmp_path)["max_new_tokens"] == 6
+    assert len(sg.read_prompts(tmp_path)) == len(sg.read_answers(shard).ids) == 4
+    assert not sg.features_path(shard).exists()
+
+
+def test_a_first_try_that_failed_leaves_nothing_of_its_prompts(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sg, "_run", lambda *_: iter(()))
+    for count, source in ((3, "a"), (2, "b")):
+        recipe = replace(tiny_recipe, prompts=count)
+        sg.generate_data(tmp_path, recipe, excluded_sources=[{"domain": source}])
+        assert len(sg.read_prompts(tmp_path)) == count
+        assert sg.read_excluded(tmp_path) == [{"domain": source}]
+
+
+def test_what_a_killed_run_was_writing_is_removed(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sg, "_run", lambda *_: iter(()))
+    old, new = tmp_path / ".tmpAbc123", tmp_path / ".tmpDef456"
+    part = tmp_path / f"shard-00000.safetensors.{10**30}.part"
+    for path in (old, new, part):
+        path.touch()
+    os.utime(old, (0, 0))
+    sg.generate_data(tmp_path, tiny_recipe)
+    assert [path.exists() for path in (old, new, part)] == [False, True, False]
+
+
+def test_shards_of_unknown_origin_are_refused(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe
+) -> None:
+    helpers.write_corpus(tmp_path, shards=1)
+    with pytest.raises(ValueError, match=r"holds shards without a recipe\.json"):
+        sg.generate_data(tmp_path, tiny_recipe, device="cpu")
+
+
+def test_two_runs_do_not_write_to_one_directory(
+    tmp_path: Path, tiny_recipe: sg.GenerationRecipe
+) -> None:
+    with (
+        only_writer(tmp_path / ".lock", "held"),
+        pytest.raises(ValueError, match=f"another run makes data in {tmp_path}; wait for it"),
+    ):
+        sg.generate_data(tmp_path, tiny_recipe, device="cpu")
+    assert not list(tmp_path.glob("*.json*"))
 
 
 def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no self-generated data"):
         sg.read_recipe(tmp_path)
+
+
+def test_a_file_for_a_directory_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.touch()
+    with pytest.raises(ValueError, match=f"{path} holds no self-generated data"):
+        sg.read_recipe(path)
+
+
+def test_a_file_that_is_no_shard_is_named(tmp_path: Path) -> None:
+    path = sg.shard_path(tmp_path, 0)
+    write_tensors(path, {"ids": torch.arange(3)})
+    with pytest.raises(ValueError, match=f"{path} is no shard .*lacks lengths, sampled.; delete"):
+        sg.read_answers(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        (sg.EXCLUDED, '[{"domain": "q', sg.read_excluded),
+        (sg.PROMPTS, '{"text": "Hel', sg.read_prompts),
+        (sg.PROMPTS, '{"kind": "chat"}', sg.read_prompts),
+    ],
+)
+def test_a_torn_file_is_named(
+    tmp_path: Path, name: str, text: str, read: Callable[[Path], object]
+) -> None:
+    (tmp_path / name).write_text(text, "utf-8")
+    with pytest.raises(ValueError, match=f"{tmp_path / name} is torn .*; make the data again in"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.weights import eagle
 from tss_bench.weights.eagle import (
     check_eagle_head,
+    eagle_notes,
     load_eagle_head,
     resolve_eagle,
     save_eagle_head,
@@ -342,6 +343,38 @@ def test_saved_head_comes_back(tmp_path, draft_vocab):
         "model.safetensors",
         "provenance.json",
     ]
+
+
+@pytest.mark.parametrize(
+    ("record", "info"),
+    [
+        ({"target": "tiny", "target_revision": "r"}, INFO),
+        # The same weights under another name, and a LoRA with its base's head.
+        ({"target": "small", "target_revision": "r"}, INFO),
+        (
+            {"target": "tiny", "target_revision": "r"},
+            dataclasses.replace(INFO, id="tuned", revision="t", base="tiny"),
+        ),
+        ({"seed": 7}, INFO),
+        ([], INFO),
+    ],
+)
+def test_a_head_of_the_target_is_no_note(tmp_path, record, info):
+    write(tmp_path, official_state())
+    assert eagle_notes(tmp_path, info) == []
+    (tmp_path / "provenance.json").write_text(json.dumps(record))
+    assert eagle_notes(tmp_path, info) == []
+
+
+def test_a_head_of_another_target_is_a_note(tmp_path):
+    write(tmp_path, official_state())
+    record = {"target": "tiny", "target_revision": "b" * 40}
+    (tmp_path / "provenance.json").write_text(json.dumps(record))
+    (note,) = eagle_notes(tmp_path, INFO)
+    assert f"trained for tiny (revision {'b' * 12}), the target is tiny (revision r): " in note
+    tuned = dataclasses.replace(INFO, id="tuned", revision="t", base="other")
+    (note,) = eagle_notes(tmp_path, tuned)
+    assert f"trained for tiny (revision {'b' * 12}), the target is tuned (revision t): " in note
 
 
 def test_head_is_saved_in_its_own_dtype(tmp_path):

@@ -64,6 +64,19 @@ def decoder(model: PreTrainedModel) -> Any:
     return inner
 
 
+def key_heads(model: PreTrainedModel) -> tuple[int, int]:
+    """How many key heads a block has and their size; raises ValueError where it does not tell."""
+    attention: Any = getattr(decoder(model).layers[0], "self_attn", None)
+    missing = [name for name in ("k_proj", "head_dim") if not hasattr(attention, name)]
+    if missing:
+        raise ValueError(
+            f"the attention of {type(model).__name__} is of an unknown kind (it lacks "
+            f"{', '.join(missing)}); use a Llama-like causal LM"
+        )
+    size = int(attention.head_dim)
+    return attention.k_proj.out_features // size, size
+
+
 def make_blocks(model: PreTrainedModel) -> Blocks:
     """The fastest runner that fits the model's family."""
     layers = decoder(model).layers

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from tss_bench.decoding.batch_cache import BatchCache, OwnPromptCache
-from tss_bench.decoding.blocks import decoder, make_blocks
+from tss_bench.decoding.blocks import decoder, key_heads, make_blocks
 from tss_bench.decoding.capture import Capture
 from tss_bench.decoding.kv_cache import KVCache
 from tss_bench.decoding.linear import Linear, linear
@@ -50,9 +50,7 @@ class Target:
         self._head = linear(self._head_weight, self._head_bias)
         self._rope = str(getattr(inner.rotary_emb, "rope_type", "default"))
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
-        attention = inner.layers[0].self_attn
-        self._head_dim: int = attention.head_dim
-        self._kv_heads: int = attention.k_proj.out_features // self._head_dim
+        self._kv_heads, self._head_dim = key_heads(model)
         self._blocks = make_blocks(model)
         self.num_layers = self._blocks.num_layers
         self.hidden_size: int = config.hidden_size

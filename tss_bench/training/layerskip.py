@@ -6,7 +6,7 @@ dropped from a pool, distilled to what the untouched model says at full depth. T
 matrices (OUT/adapter, in PEFT's form) or all weights (OUT/model); either is a `pretrained=` of
 the adapters. A killed run continues where it was when the command is given again.
 
-May import: torch, accelerate, peft, safetensors, transformers, tss_bench.{decoding, weights} and
+May import: torch, accelerate, peft, transformers, tss_bench.{decoding, weights} and
 tss_bench.training.
 """
 
@@ -18,13 +18,11 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tss_bench.decoding.blocks import decoder
@@ -44,12 +42,14 @@ from tss_bench.training.layerskip_trainer import LayerSkipReport, LayerSkipTrain
 from tss_bench.training.records import (
     add_settings,
     command_line,
+    library_versions,
     read_settings,
-    source_commit,
+    source_state,
 )
 from tss_bench.training.self_generation import add_recipe_arguments, features_path
 from tss_bench.weights import DEFAULT_MODEL, PACKAGED_MODELS, ModelInfo, describe, load_model
 from tss_bench.weights.loading import resolve_device
+from tss_bench.weights.tensor_file import write_tensors
 
 ADAPTER, MODEL, PROVENANCE, CURVES = "adapter", "model", "provenance.json", "curves.svg"
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -263,8 +263,8 @@ def _provenance(
         "minutes": round(trainer.minutes, 1),
         "probes": [list(layers) for layers in trainer.probes],
         "evaluations": [report.to_dict() for report in trainer.reports],
-        "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
-        "commit": source_commit(),
+        "versions": library_versions("peft"),
+        "commit": source_state(),
     }
 
 
@@ -293,10 +293,7 @@ def _write(
         name: value.detach().to("cpu", torch.bfloat16).contiguous()
         for name, value in get_peft_model_state_dict(peft_model).items()
     }
-    unfinished = place / "adapter_model.tmp"
-    save_file(state, unfinished, metadata={"format": "pt"})
-    unfinished.chmod(0o644)
-    unfinished.replace(place / "adapter_model.safetensors")
+    write_tensors(place / "adapter_model.safetensors", state, {"format": "pt"})
     return place
 
 

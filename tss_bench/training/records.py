@@ -1,6 +1,6 @@
 """Where weights and maps come from: settings as flags, the command that gives them again, commit.
 
-May import: the standard library only.
+May import: the standard library, tss_bench (its version).
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import os
 import subprocess
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
+
+from tss_bench import __version__
 
 S = TypeVar("S")
 
@@ -54,15 +57,27 @@ def command_line(
     return " ".join(words)
 
 
+def library_versions(*more: str) -> dict[str, str]:
+    """The versions of tss_bench, torch, transformers and the packages `more`."""
+    return {
+        "tss_bench": __version__,
+        **{name: version(name) for name in ("torch", "transformers", *more)},
+    }
+
+
 def source_commit() -> str | None:
-    """The commit of the source tree that this module lies in, if it is one."""
-    return _git("rev-parse", "HEAD")
+    """The commit of the source tree that this module lies in, None where git does not track it.
+
+    A package that lies below another project's tree, installed or ignored, has no commit.
+    """
+    tracked = _git("ls-files", "--error-unmatch", "--", str(Path(__file__).resolve()))
+    return _git("rev-parse", "HEAD") if tracked else None
 
 
 def source_state() -> str | None:
     """The commit of the source tree, with `+changes-` and a digest where its code was changed."""
     commit = source_commit()
-    code = (":/tss_bench", ":/model_adapters", ":/tasks")
+    code = ("tss_bench", "model_adapters", "tasks")
     changes = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
     if not commit or not changes:
         return commit
@@ -72,9 +87,9 @@ def source_state() -> str | None:
 
 def _git(*words: str) -> str | None:
     """What git says of this source tree; None where there is no git or no tree."""
-    here = Path(__file__).resolve().parent
+    root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    command = ["git", "-C", str(here), *words]
+    command = ["git", "-C", str(root), *words]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=True, env=environment, timeout=10

@@ -4,7 +4,7 @@ A shard holds prompts of similar length. It is written whole or not at all, and 
 depends on the settings alone, so a restarted run continues where it was and ends with the same
 data. The last hidden states may be kept beside the ids: a draft head trains on them.
 
-May import: torch, safetensors, tqdm, tss_bench.{data, decoding, files, weights}
+May import: torch, safetensors, tqdm, tss_bench.{data, decoding, files, locks, weights}
 and tss_bench.training.
 """
 
@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -25,21 +27,25 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from tqdm import tqdm
 
 from tss_bench.data.overlap import evaluation_sources, evaluation_texts
 from tss_bench.decoding.target import Target
-from tss_bench.files import replace, replace_text
+from tss_bench.files import remove_stale_parts, replace_text
+from tss_bench.locks import only_writer
 from tss_bench.training.batch_answers import Answers, answer_prompts, encode_prompt
 from tss_bench.training.prompts import SHARES, check_kinds, make_prompts
+from tss_bench.training.records import library_versions, source_state
 from tss_bench.weights import DEFAULT_MODEL, describe, end_of_text_ids, load_model
 from tss_bench.weights.loading import resolve_device
+from tss_bench.weights.tensor_file import write_tensors
 
 RECIPE = "recipe.json"
 PROMPTS = "prompts.jsonl"
 EXCLUDED = "excluded.json"
+_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
@@ -79,22 +85,30 @@ def generate_data(
     """Write the missing shards of `recipe` into `directory`; the paths of all its shards.
 
     `excluded`: texts of evaluation rows, see `make_prompts`; `excluded_sources` says which, for
-    the record. Raises ValueError when the
-    directory holds the data of another recipe.
+    the record. Raises ValueError when the directory holds shards of another recipe and while
+    another process writes there.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    _claim(directory, recipe)
-    if not (directory / PROMPTS).is_file():
-        kinds = recipe.kinds.split(",")
-        prompts = make_prompts(recipe.prompts, recipe.seed, kinds=kinds, excluded=excluded)
-        lines = [json.dumps(asdict(prompt), ensure_ascii=False) for prompt in prompts]
-        replace_text(directory / EXCLUDED, json.dumps(list(excluded_sources), indent=2) + "\n")
-        replace_text(directory / PROMPTS, "\n".join(lines) + "\n")
+    refusal = f"another run makes data in {directory}; wait for it or choose another directory"
+    with only_writer(directory / ".lock", refusal):
+        _clear(directory)
+        _claim(directory, recipe)
+        if not (shard_paths(directory) and (directory / PROMPTS).is_file()):
+            kinds = recipe.kinds.split(",")
+            prompts = make_prompts(recipe.prompts, recipe.seed, kinds=kinds, excluded=excluded)
+            lines = [json.dumps(asdict(prompt), ensure_ascii=False) for prompt in prompts]
+            replace_text(directory / EXCLUDED, json.dumps(list(excluded_sources), indent=2) + "\n")
+            replace_text(directory / PROMPTS, "\n".join(lines) + "\n")
+        return _answer(_Job(str(directory), recipe, device, keep_features), workers)
+
+
+def _answer(job: _Job, workers: int) -> list[Path]:
+    """Write the missing shards of a job whose prompts are there; the paths of all shards."""
+    directory, recipe = Path(job.directory), job.recipe
     # Lengths in characters: close enough to tokens to fill batches evenly.
     texts = read_prompts(directory)
     shards = plan_shards([len(text) for text in texts], recipe)
     missing = [i for i in range(len(shards)) if not shard_path(directory, i).is_file()]
-    job = _Job(str(directory), recipe, device, keep_features)
     done = sum(read_answers(p).new_tokens for p in shard_paths(directory))
     with tqdm(total=len(shards), initial=len(shards) - len(missing), unit="shard") as bar:
         start, tokens = time.monotonic(), 0
@@ -160,7 +174,14 @@ def run(args: argparse.Namespace) -> None:
 def generate_from_arguments(
     args: argparse.Namespace, directory: Path, *, keep_features: bool
 ) -> list[Path]:
-    """`generate_data` for parsed arguments; prompts keep away from all evaluation rows."""
+    """`generate_data` for parsed arguments; prompts keep away from all evaluation rows.
+
+    Raises ValueError as it does, and for a number of workers below 0.
+    """
+    if args.workers < 0:
+        raise ValueError(
+            f"--workers must be at least 1, or 0 for one a CPU core, got {args.workers}"
+        )
     recipe = GenerationRecipe(
         pretrained=args.pretrained,
         revision=describe(args.pretrained).revision,
@@ -211,15 +232,21 @@ def features_path(shard: Path) -> Path:
 
 
 def read_prompts(directory: Path) -> list[str]:
-    lines = (directory / PROMPTS).read_text("utf-8").splitlines()
-    return [json.loads(line)["text"] for line in lines]
+    """The prompts that a directory's shards answer. Raises ValueError for a torn file."""
+    path = directory / PROMPTS
+    try:
+        return [json.loads(line)["text"] for line in path.read_text("utf-8").splitlines()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is torn ({error}); make the data again in another directory"
+        ) from error
 
 
 def read_recipe(directory: Path) -> dict[str, Any]:
     """What the data in a directory was made from; raises ValueError when it holds none."""
     try:
         recipe: dict[str, Any] = json.loads((directory / RECIPE).read_text("utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ValueError(
             f"{directory} holds no self-generated data (no {RECIPE}); name a directory that "
             "`tss-bench data generate` filled, or leave --data out to make one"
@@ -234,17 +261,34 @@ def read_recipe(directory: Path) -> dict[str, Any]:
 
 
 def read_excluded(directory: Path) -> list[dict[str, Any]]:
-    """Which evaluation rows the prompts in a directory keep away from; empty if not recorded."""
+    """Which evaluation rows the prompts in a directory keep away from; empty if not recorded.
+
+    Raises ValueError for a torn file.
+    """
     path = directory / EXCLUDED
-    return json.loads(path.read_text("utf-8")) if path.is_file() else []
+    if not path.is_file():
+        return []
+    try:
+        found: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is torn ({error}); make the data again in another directory, or delete it to "
+            f"go without that record"
+        ) from error
+    return found
 
 
 def read_answers(path: Path) -> Answers:
-    """Read one shard, without hidden states."""
+    """Read one shard, without hidden states. Raises ValueError for a file that is none."""
     try:
         stored = load_file(path)
     except SafetensorError as error:
         raise ValueError(f"{path} is torn ({error}); delete it and make the data again") from error
+    if missing := sorted({"ids", "lengths", "sampled"} - stored.keys()):
+        raise ValueError(
+            f"{path} is no shard of answers (it lacks {', '.join(missing)}); delete it and make "
+            f"the data again"
+        )
     lengths = stored["lengths"].tolist()
     ids = list(stored["ids"].long().split([total for total, _ in lengths]))
     return Answers(ids, [prompt for _, prompt in lengths], stored["sampled"].bool().tolist())
@@ -261,7 +305,7 @@ def read_features(path: Path) -> Any:
 
 
 def write_features(path: Path, rows: Sequence[Tensor]) -> None:
-    _save({"features": torch.cat(list(rows)).to(torch.bfloat16)}, path)
+    write_tensors(path, {"features": torch.cat(list(rows)).to(torch.bfloat16)})
 
 
 def write_answers(path: Path, answers: Answers) -> None:
@@ -276,7 +320,7 @@ def write_answers(path: Path, answers: Answers) -> None:
         "lengths": torch.tensor(lengths, dtype=torch.int32),
         "sampled": torch.tensor(answers.sampled, dtype=torch.uint8),
     }
-    _save(stored, path)
+    write_tensors(path, stored)
 
 
 @dataclass(frozen=True)
@@ -355,6 +399,11 @@ def _run(
         try:
             for future in as_completed(futures):
                 yield future.result()
+        except BrokenProcessPool as error:
+            raise ValueError(
+                f"a worker died (out of memory?) while {job.directory} was made; lower --workers "
+                f"and give the command again: what is done is kept"
+            ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -383,13 +432,39 @@ def _make_shard(job: _Job, index: int, members: Sequence[int]) -> int:
     return _worker.make(index, members)
 
 
+def _clear(directory: Path) -> None:
+    """Remove what killed writers left behind.
+
+    Files that safetensors is writing carry no process's number: those untouched for an hour go.
+    """
+    remove_stale_parts(directory)
+    for unfinished in directory.glob(".tmp??????"):
+        with suppress(FileNotFoundError):
+            if time.time() - unfinished.stat().st_mtime > _HOUR:
+                unfinished.unlink()
+
+
 def _claim(directory: Path, recipe: GenerationRecipe) -> None:
-    """Write the recipe into a new directory, or check that it is the one of an old directory."""
-    if not (directory / RECIPE).is_file():
-        replace_text(directory / RECIPE, json.dumps(asdict(recipe), indent=2) + "\n")
+    """Write the recipe, or check that it is the one of the shards that are there.
+
+    A directory without a shard belongs to nobody: what a failed run left there is replaced. What
+    made the shards (versions, commit) is for the record, and `pretrained` is one of the names of
+    `revision`: neither is compared.
+    """
+    if not shard_paths(directory):
+        for features in directory.glob("features-*.safetensors"):
+            features.unlink()
+        record = {**asdict(recipe), "versions": library_versions(), "commit": source_state()}
+        replace_text(directory / RECIPE, json.dumps(record, indent=2) + "\n")
         return
+    if not (directory / RECIPE).is_file():
+        raise ValueError(
+            f"{directory} holds shards without a {RECIPE}, so what made them is unknown; use "
+            f"another directory"
+        )
     found = read_recipe(directory)
-    wrong = [key for key, value in asdict(recipe).items() if found.get(key) != value]
+    asked = {key: value for key, value in asdict(recipe).items() if key != "pretrained"}
+    wrong = [key for key, value in asked.items() if found.get(key) != value]
     if wrong and wrong[0] not in found:
         raise ValueError(
             f"{directory} holds data of another version, made without {wrong[0]}; train on it with "
@@ -397,10 +472,6 @@ def _claim(directory: Path, recipe: GenerationRecipe) -> None:
         )
     if wrong:
         raise ValueError(
-            f"{directory} holds data with another {wrong[0]} ({found.get(wrong[0])!r}, asked for "
-            f"{getattr(recipe, wrong[0])!r}); use the same settings or another directory"
+            f"{directory} holds data with another {wrong[0]} ({found[wrong[0]]!r}, asked for "
+            f"{asked[wrong[0]]!r}); use the same settings or another directory"
         )
-
-
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    replace(path, lambda part: save_file(tensors, part))

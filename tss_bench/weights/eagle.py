@@ -3,7 +3,7 @@
 A head belongs to a target of its width and token ids. Rows that pad a vocabulary mean nothing:
 a head with fewer or more of them than the target is fitted to the target's rows.
 
-May import: torch, safetensors, transformers (types only),
+May import: torch, transformers (types only),
 tss_bench.decoding.drafters.{eagle_head, eagle3_head, head_block}, tss_bench.files and
 tss_bench.weights.
 """
@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from tss_bench.decoding.drafters.eagle3_head import Eagle3Config, Eagle3Head
 from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.decoding.drafters.head_block import HeadShape
-from tss_bench.files import replace, replace_text
+from tss_bench.files import replace_text
 from tss_bench.weights.eagle3 import (
     check_tensors,
     eagle3_config,
@@ -45,6 +44,7 @@ from tss_bench.weights.eagle_files import (
 )
 from tss_bench.weights.hub import hub_directory, tokenizer_files
 from tss_bench.weights.loading import ModelInfo, read_tokenizer
+from tss_bench.weights.tensor_file import write_tensors
 from tss_bench.weights.tokenizers import require_same_tokenizer
 
 if TYPE_CHECKING:
@@ -133,8 +133,28 @@ def check_eagle_head(
 
 def eagle_notes(path: str | Path, info: ModelInfo) -> list[str]:
     """What the user should be told of a head that passed `check_eagle_head`, a line each."""
-    note = verifier_note(read_config_file(Path(path)), info)
-    return [] if note is None else [note]
+    directory = Path(path)
+    notes = verifier_note(read_config_file(directory), info), _target_note(directory, info)
+    return [note for note in notes if note is not None]
+
+
+def _target_note(directory: Path, info: ModelInfo) -> str | None:
+    """A line where the head's own record names another target; a LoRA may use its base's head.
+
+    Others' files of that name say nothing here.
+    """
+    try:
+        record = json.loads((directory / PROVENANCE).read_text("utf-8"))
+        target, revision = record["target"], record["target_revision"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if revision == info.revision or target == info.base:
+        return None
+    return (
+        f"the draft head was trained for {target} (revision {str(revision)[:12]}), the target is "
+        f"{info.id} (revision {info.revision[:12]}): answers are the target's all the same, but "
+        f"fewer drafts may be accepted"
+    )
 
 
 def load_eagle_head(
@@ -170,19 +190,15 @@ def load_eagle_head(
 def save_eagle_head(head: EagleHead, path: str | Path, provenance: Mapping[str, Any]) -> None:
     """Write `model.safetensors` (the head's own dtype), `config.json` and `provenance.json`.
 
-    Each file appears whole or not at all; the weights come last.
+    Each file appears whole or not at all; the weights come last. Raises OSError where one
+    cannot be written.
     """
     directory = Path(path)
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / "config.json", head.config.to_dict())
     _write_json(directory / PROVENANCE, dict(provenance))
     state = {key: value.detach().cpu().contiguous() for key, value in head.state_dict().items()}
-
-    def write(part: Path) -> None:
-        save_file(state, part, metadata={"format": "pt"})
-        part.chmod(0o644)
-
-    replace(directory / SAFETENSORS, write)
+    write_tensors(directory / SAFETENSORS, state, {"format": "pt"})
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
