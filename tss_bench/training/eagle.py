@@ -150,8 +150,8 @@ def _train(args: argparse.Namespace, settings: Settings) -> None:
     print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in counts.items()))
     trainer = Trainer(corpus, train, held_out, frozen, scales, config, settings, args.out)
     trainer.run(args.max_minutes, args.checkpoint_every)
-    head = fold(trainer.best_head().cpu(), config, scales).to(torch.bfloat16)
-    provenance = _provenance(args, settings, trainer, scales, counts, directories, info)
+    head = fold(trainer.best_head().cpu(), config, trainer.scales).to(torch.bfloat16)
+    provenance = _provenance(args, settings, trainer, counts, directories, info)
     save_eagle_head(head, args.out / HEAD, provenance)
     draw_curves(args.out / CURVES, _panels(trainer.reports), "step")
     print(f"{trainer.best_report}\nwrote {args.out / HEAD}")
@@ -232,7 +232,6 @@ def _provenance(
     args: argparse.Namespace,
     settings: Settings,
     trainer: Trainer,
-    scales: Scales,
     counts: dict[str, Any],
     directories: Sequence[Path],
     info: ModelInfo,
@@ -245,7 +244,7 @@ def _provenance(
         "draft_vocab": trainer.draft_vocab,
         **data_record(directories),
         "data": counts,
-        "scales": asdict(scales),
+        "scales": asdict(trainer.scales),
         "steps": trainer.step,
         "planned_steps": trainer.total_steps,
         "minutes": round(trainer.minutes, 1),

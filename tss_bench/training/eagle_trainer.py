@@ -124,7 +124,11 @@ def _as_float(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
 
 
 class Trainer:
-    """A head, its optimizers and how far they are; `run` trains, `best_head` is the outcome."""
+    """A head, its optimizers and how far they are; `run` trains, `best_head` is the outcome.
+
+    Where `directory` holds a checkpoint, the run continues from it, with its `scales` in place of
+    those given. Raises ValueError for a checkpoint of another run.
+    """
 
     def __init__(
         self,
@@ -138,18 +142,14 @@ class Trainer:
         directory: Path,
     ) -> None:
         self._corpus, self._train, self._held_out = corpus, list(train), list(held_out)
-        self._frozen, self._scales, self._settings = frozen, scales, settings
+        self._frozen, self._settings = frozen, settings
         self._path = directory / CHECKPOINT
         self._device = frozen.target.device
-        self._head = EagleHead(training_config(config, scales))
-        initialise(self._head, settings.seed)
-        if frozen.draft_ids.numel() < frozen.target.vocab_size:
-            offsets = frozen.draft_ids.cpu() - torch.arange(len(frozen.draft_ids))
-            self._head.get_buffer("d2t").copy_(offsets)
-        # Under autocast the residual stream is bfloat16; its norm is computed in float32.
-        norm = self._head.get_submodule("layers.0.post_attention_layernorm")
-        norm.register_forward_pre_hook(_as_float)
-        self._head.to(self._device)
+        state = load_checkpoint(self._path, self._run())
+        # Weights are in units of the scales they were trained with; those of features that were
+        # computed again may differ by rounding.
+        self.scales = scales if state is None else Scales(**state["run"]["scales"])
+        self._head = self._new_head(config)
         self._optimizers = make_optimizers(
             self._head, settings.optimizer, settings.learning_rate, settings.weight_decay
         )
@@ -161,6 +161,21 @@ class Trainer:
         self._best: dict[str, Tensor] = {}
         self._since_best = 0
         self._spent = 0.0
+        if state is not None:
+            self._resume(state)
+
+    def _new_head(self, config: EagleConfig) -> EagleHead:
+        """A head of shape `config` with its first weights, on the target's device."""
+        frozen = self._frozen
+        head = EagleHead(training_config(config, self.scales))
+        initialise(head, self._settings.seed)
+        if frozen.draft_ids.numel() < frozen.target.vocab_size:
+            offsets = frozen.draft_ids.cpu() - torch.arange(len(frozen.draft_ids))
+            head.get_buffer("d2t").copy_(offsets)
+        # Under autocast the residual stream is bfloat16; its norm is computed in float32.
+        norm = head.get_submodule("layers.0.post_attention_layernorm")
+        norm.register_forward_pre_hook(_as_float)
+        return head.to(self._device)
 
     @property
     def draft_vocab(self) -> int:
@@ -184,7 +199,6 @@ class Trainer:
 
     def run(self, max_minutes: float = math.inf, checkpoint_every: int = 100) -> None:
         """Train to the end, the time limit or an early stop; checkpoints on the way."""
-        self._resume()
         started = time.monotonic() - self._spent
         bar = tqdm(total=self.total_steps, initial=self.step, unit="step", smoothing=0.05)
         slots, began = 0, time.monotonic()
@@ -244,7 +258,7 @@ class Trainer:
                 self._head,
                 batch,
                 self._frozen,
-                self._scales,
+                self.scales,
                 settings.weights,
                 settings.multi_steps,
                 noise,
@@ -275,7 +289,7 @@ class Trainer:
             sums += means * found.slots
             slots += found.slots
             with self._autocast():
-                hits += chain_hits(self._head, batch, self._frozen, self._scales, _CHAIN)
+                hits += chain_hits(self._head, batch, self._frozen, self.scales, _CHAIN)
         loss, feature, token = (sums / max(slots, 1)).tolist()
         # The last step's loss came before its update: only this shows what the update did.
         check_loss(loss, self.step)
@@ -288,17 +302,16 @@ class Trainer:
             self._best = {k: v.cpu().clone() for k, v in self._head.state_dict().items()}
 
     def _run(self) -> dict[str, Any]:
-        """All that the weights depend on."""
+        """All that the weights depend on, beside the scales that a resumed run goes on with."""
         return {
             **asdict(self._settings),
             "text": text_digest(self._train, self._held_out),
-            "scales": asdict(self._scales),
             "draft_vocab": self.draft_vocab,
         }
 
     def _save(self) -> None:
         state = {
-            "run": self._run(),
+            "run": {**self._run(), "scales": asdict(self.scales)},
             "step": self.step,
             "head": self._head.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
@@ -309,11 +322,8 @@ class Trainer:
         }
         save_checkpoint(self._path, state)
 
-    def _resume(self) -> None:
-        """Continue from the checkpoint, if there is one; raises ValueError if it does not fit."""
-        state = load_checkpoint(self._path, self._run())
-        if state is None:
-            return
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
         self._head.load_state_dict(state["head"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
