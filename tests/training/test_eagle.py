@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import GPT2Config, Qwen3Config, StableLmConfig
 
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
+from tss_bench.decoding.drafters.eagle_head import EagleConfig
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.generate import DecodingOptions, generate
 from tss_bench.decoding.target import Target
@@ -101,6 +103,51 @@ def test_fewer_tokens_and_a_vocabulary_by_coverage(trained: Path, tmp_path: Path
     assert 1 <= made["draft_vocab"] <= made["data"]["training_answer_tokens"]
     assert "--draft-coverage 1.0" in made["command"]
     assert "--train-tokens 9" in made["command"]
+
+
+def test_a_head_has_the_shape_of_one_of_the_target_s_blocks() -> None:
+    # The heads' size is one of its own, as in Gemma and Qwen 3: not 64 / 4.
+    config = Qwen3Config(
+        hidden_size=64,
+        intermediate_size=96,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        vocab_size=50,
+        rms_norm_eps=1e-3,
+    )
+    assert eagle.head_config(config) == EagleConfig(64, 96, 4, 2, 8, 50, rms_norm_eps=1e-3)
+
+
+def test_a_family_with_other_norms_gets_a_head_too() -> None:
+    config = StableLmConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=50,
+    )
+    assert not hasattr(config, "rms_norm_eps")
+    assert eagle.head_config(config) == EagleConfig(64, 96, 4, 2, 16, 50, rms_norm_eps=1e-6)
+
+
+def test_a_size_that_the_target_does_not_tell_is_named() -> None:
+    with pytest.raises(ValueError, match="'gpt2' has no intermediate_size that is one number"):
+        eagle.head_config(GPT2Config())
+
+
+def test_a_target_without_a_head_s_shape_is_refused_before_text_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tiny_target(tmp_path / "target")
+    config = json.loads((tmp_path / "target" / "config.json").read_text("utf-8"))
+    (tmp_path / "target" / "config.json").write_text(
+        json.dumps({**config, "num_key_value_heads": 3})
+    )
+    monkeypatch.setattr("tss_bench.training.eagle.text_directories", pytest.fail)
+    words = ("--pretrained", str(tmp_path / "target"), "--out", str(tmp_path / "x"))
+    with pytest.raises(ValueError, match="num_attention_heads 4 is no multiple of"):
+        eagle.run(parse(*words, *SMALL))
 
 
 def test_data_of_another_target_are_refused(trained: Path, tmp_path: Path) -> None:

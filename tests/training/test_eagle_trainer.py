@@ -43,7 +43,7 @@ def trainer(
         held_out or kept,
         Frozen.of(tiny.target(), rows),
         scales or Scales(corpus.feature_scale(), 1.0),
-        head_config(tiny.model(), len(rows)),
+        replace(head_config(tiny.model().config), draft_vocab_size=len(rows)),
         settings,
         directory,
     )

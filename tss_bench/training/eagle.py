@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PretrainedConfig
 
 from tss_bench.decoding.drafters.eagle_head import EagleConfig
 from tss_bench.decoding.target import Target
@@ -51,10 +51,18 @@ from tss_bench.training.records import (
     source_commit,
 )
 from tss_bench.training.self_generation import add_recipe_arguments
-from tss_bench.weights import DEFAULT_MODEL, ModelInfo, describe, load_model, save_eagle_head
+from tss_bench.weights import (
+    DEFAULT_MODEL,
+    ModelInfo,
+    describe,
+    load_model,
+    load_tokenizer,
+    save_eagle_head,
+)
 
 HEAD, CURVES = "head", "curves.svg"
 _DRAFT_VOCABULARY = 8192
+_RMS_NORM_EPS = 1e-6
 _HELP = {
     "seed": "seed of initial weights, order and held-out split",
     "epochs": "passes over the data; they set the learning-rate schedule",
@@ -132,6 +140,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace, settings: Settings) -> None:
+    config = _read_head_config(args.pretrained)
     directories = text_directories(args)
     shards = own_shards(directories, describe(args.pretrained))
     model, _, info = load_model(args.pretrained, device=args.device)
@@ -144,7 +153,7 @@ def _train(args: argparse.Namespace, settings: Settings) -> None:
     rows = draft_vocabulary(train, target.vocab_size, _vocabulary_size(args, train, target))
     embeddings = target.embed(torch.arange(target.vocab_size, device=target.device))
     scales = Scales(corpus.feature_scale(), float(embeddings.detach().float().std()))
-    config = head_config(model, None if rows is None else len(rows))
+    config = replace(config, draft_vocab_size=None if rows is None else len(rows))
     frozen = Frozen.of(target, rows)
     counts = _counts(corpus, train, held_out, rows)
     print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in counts.items()))
@@ -182,20 +191,39 @@ def _panels(reports: Sequence[Report]) -> dict[str, dict[str, Curve]]:
     }
 
 
-def head_config(model: PreTrainedModel, draft_vocab: int | None) -> EagleConfig:
-    """A head of the shape of one block of the target."""
-    config = model.config.get_text_config(decoder=True)
-    heads = config.num_attention_heads
+def head_config(config: PretrainedConfig) -> EagleConfig:
+    """A head of the shape of one block of the target that `config` describes.
+
+    A family without `rms_norm_eps` has other norms; the head has its own and takes the usual
+    value. Raises ValueError for a config that lacks a size and for sizes that a head cannot have.
+    """
+    text = config.get_text_config(decoder=True)
+
+    def size(name: str, default: int | None = None) -> int:
+        value = getattr(text, name, None) or default
+        if not isinstance(value, int):
+            raise ValueError(
+                f"the config of {text.model_type!r} has no {name} that is one number; a head has "
+                f"the shape of one of the target's blocks: choose another --pretrained"
+            )
+        return value
+
+    hidden, heads = size("hidden_size"), size("num_attention_heads")
     return EagleConfig(
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
+        hidden_size=hidden,
+        intermediate_size=size("intermediate_size"),
         num_attention_heads=heads,
-        num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        vocab_size=config.vocab_size,
-        draft_vocab_size=draft_vocab,
-        rms_norm_eps=config.rms_norm_eps,
+        num_key_value_heads=size("num_key_value_heads", heads),
+        head_dim=size("head_dim", hidden // heads),
+        vocab_size=size("vocab_size"),
+        rms_norm_eps=getattr(text, "rms_norm_eps", None) or _RMS_NORM_EPS,
     )
+
+
+def _read_head_config(pretrained: str) -> EagleConfig:
+    """`head_config` of a model's files: what is wrong shows before hours of text are made."""
+    directory = load_tokenizer(pretrained).name_or_path
+    return head_config(AutoConfig.from_pretrained(directory))
 
 
 def _check(args: argparse.Namespace) -> None:
