@@ -166,6 +166,8 @@ def test_data_of_another_target_are_refused(trained: Path, tmp_path: Path) -> No
         (("--out", "x", "--draft-coverage", "1.2"), "--draft-coverage must lie in 0 … 1"),
         (("--out", "x", "--train-tokens", "0"), "--train-tokens must be at least 1"),
         (("--out", "x", "--held-out", "1"), "--held-out must lie between 0 and 1"),
+        (("--out", "x", "--max-minutes", "-1"), "--max-minutes must not be negative, got -1"),
+        (("--out", "x", "--max-minutes", "nan"), "--max-minutes must not be negative, got nan"),
         (("--out", "x", "--epochs", "0"), "epochs must be at least 1"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from tss_bench.training.eagle import head_config
 from tss_bench.training.eagle_data import AnsweredPrompt, Corpus, split
 from tss_bench.training.eagle_objective import Frozen
 from tss_bench.training.eagle_scaling import Scales
-from tss_bench.training.eagle_trainer import Settings, Trainer
+from tss_bench.training.eagle_settings import MAX_SEED, Settings
+from tss_bench.training.eagle_trainer import Trainer
 from tss_bench.training.optimizers import OPTIMIZERS
 
 SETTINGS = Settings(epochs=3, batch_slots=96, warmup=3, eval_every=4, noise=0.1, multi_steps=2)
@@ -133,6 +135,17 @@ def test_other_settings_do_not_resume(corpus: Corpus, tmp_path: Path) -> None:
         trainer(corpus, tmp_path, replace(SETTINGS, epochs=1, multi_steps=3)).run()
 
 
+def test_every_seed_that_is_allowed_can_be_trained_with(corpus: Corpus, tmp_path: Path) -> None:
+    made = trainer(corpus, tmp_path, replace(SETTINGS, seed=MAX_SEED, epochs=1))
+    made.run()
+    assert made.step == made.total_steps
+
+
+def test_one_part_of_the_loss_is_enough() -> None:
+    assert Settings(feature_weight=0.0).weights.feature == 0
+    assert Settings(token_weight=0.0).weights.token == 0
+
+
 def test_learning_rate_by_hand() -> None:
     assert learning_rate(0, 110, 10, 2.0) == pytest.approx(0.2)
     assert learning_rate(9, 110, 10, 2.0) == pytest.approx(2.0)
@@ -144,8 +157,19 @@ def test_learning_rate_by_hand() -> None:
     ("change", "message"),
     [
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"seed": -1}, "seed must lie in 0 … 2147483647, got -1"),
+        ({"seed": 2**31}, "seed must lie in 0 … 2147483647, got 2147483648"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"learning_rate": math.inf}, "learning_rate must be a finite number, got inf"),
+        ({"clip": 0.0}, "clip must be positive, got 0.0"),
+        ({"clip": math.nan}, "clip must be a finite number, got nan"),
+        ({"weight_decay": -0.1}, "weight_decay must not be negative, got -0.1"),
+        ({"step_decay": math.nan}, "step_decay must be a finite number, got nan"),
         ({"noise": -1.0}, "noise must not be negative"),
+        (
+            {"feature_weight": 0.0, "token_weight": 0.0},
+            "one of feature_weight and token_weight must be above 0",
+        ),
         ({"optimizer": "sgd"}, "use one of muon, adamw"),
         ({"precision": "int4"}, "use one of bfloat16, float32"),
     ],

@@ -43,7 +43,8 @@ from tss_bench.training.eagle_data import (
 )
 from tss_bench.training.eagle_objective import Frozen
 from tss_bench.training.eagle_scaling import Scales, fold
-from tss_bench.training.eagle_trainer import Report, Settings, Trainer
+from tss_bench.training.eagle_settings import Settings
+from tss_bench.training.eagle_trainer import Report, Trainer
 from tss_bench.training.records import (
     add_settings,
     command_line,
@@ -235,6 +236,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--train-tokens must be at least 1, got {args.train_tokens}")
     if not 0 < args.held_out < 1:
         raise ValueError(f"--held-out must lie between 0 and 1, got {args.held_out}")
+    if not args.max_minutes >= 0:
+        raise ValueError(f"--max-minutes must not be negative, got {args.max_minutes}")
     if args.checkpoint_every < 1:
         raise ValueError(f"--checkpoint-every must be at least 1, got {args.checkpoint_every}")
 

@@ -33,60 +33,16 @@ from tss_bench.training.eagle_objective import (
     Frozen,
     Hits,
     Losses,
-    Weights,
     chain_hits,
     losses,
 )
 from tss_bench.training.eagle_scaling import Scales, initialise, training_config
-from tss_bench.training.optimizers import check_optimizer, make_optimizers
+from tss_bench.training.eagle_settings import Settings
+from tss_bench.training.optimizers import make_optimizers
 
 CHECKPOINT = "checkpoint.pt"
-# Of matrix products while training; weights, norms and losses are float32 either way.
-PRECISIONS = ("bfloat16", "float32")
 # Depth of the chains whose acceptance is reported.
 _CHAIN = 5
-
-
-@dataclass(frozen=True)
-class Settings:
-    """All that the weights depend on beside the data. Raises ValueError for a bad value."""
-
-    seed: int = 0
-    epochs: int = 3
-    batch_slots: int = 2048
-    optimizer: str = "muon"
-    learning_rate: float = 7e-4
-    warmup: int = 50
-    weight_decay: float = 0.1
-    clip: float = 1.0
-    multi_steps: int = 3
-    noise: float = 0.0
-    feature_weight: float = 0.5
-    token_weight: float = 1.0
-    step_decay: float = 0.8
-    eval_every: int = 100
-    patience: int = 8
-    precision: str = "bfloat16"
-
-    def __post_init__(self) -> None:
-        whole = ("epochs", "batch_slots", "multi_steps", "eval_every", "patience")
-        for name in whole:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(
-                f"precision={self.precision!r} is unknown; use one of {', '.join(PRECISIONS)}"
-            )
-        check_optimizer(self.optimizer)
-        for name in ("warmup", "noise", "feature_weight", "token_weight", "step_decay"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-
-    @property
-    def weights(self) -> Weights:
-        return Weights(self.feature_weight, self.token_weight, self.step_decay)
 
 
 @dataclass(frozen=True)
