@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,13 @@ from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.generate import DecodingOptions, generate
 from tss_bench.decoding.target import Target
 from tss_bench.training import eagle
-from tss_bench.training.self_generation import features_path, shard_paths
+from tss_bench.training.batch_answers import Answers
+from tss_bench.training.self_generation import (
+    features_path,
+    read_answers,
+    shard_paths,
+    write_answers,
+)
 from tss_bench.training.smoke import make_tiny_target
 from tss_bench.types import SkipSet
 from tss_bench.weights import load_eagle_head, load_model
@@ -103,6 +110,26 @@ def test_fewer_tokens_and_a_vocabulary_by_coverage(trained: Path, tmp_path: Path
     assert 1 <= made["draft_vocab"] <= made["data"]["training_answer_tokens"]
     assert "--draft-coverage 1.0" in made["command"]
     assert "--train-tokens 9" in made["command"]
+
+
+def test_answers_to_held_out_prompts_of_another_directory_are_dropped(
+    trained: Path, tmp_path: Path
+) -> None:
+    data = [trained / "run" / "data", tmp_path / "data"]
+    shutil.copytree(*data)
+    # The same answers in another order: the copy holds out others.
+    path = shard_paths(data[1])[0]
+    answers = read_answers(path)
+    places = range(len(answers.ids))[::-1]
+    parts = [[values[i] for i in places] for values in (answers.ids, answers.prompt_lengths)]
+    write_answers(path, Answers(*parts, [answers.sampled[i] for i in places]))
+    features_path(path).unlink()
+    words = ("--pretrained", str(trained / "target"), "--out", str(tmp_path / "x"))
+    eagle.run(parse(*words, *SMALL, "--data", *map(str, data)))
+    made = json.loads((tmp_path / "x" / "head" / "provenance.json").read_text("utf-8"))["data"]
+    whole = json.loads((trained / "run" / "head" / "provenance.json").read_text("utf-8"))["data"]
+    assert whole["training_answers_dropped"] == 0 < made["training_answers_dropped"]
+    assert made["held_out_answers"] == 2 * whole["held_out_answers"]
 
 
 def test_a_head_has_the_shape_of_one_of_the_target_s_blocks() -> None:

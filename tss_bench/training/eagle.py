@@ -149,6 +149,7 @@ def _train(args: argparse.Namespace, settings: Settings) -> None:
     make_features(target, shards)
     corpus = Corpus(shards)
     train, held_out = split_by_directory(corpus, shards, args.held_out, settings.seed)
+    dropped = len(corpus.sequences) - len(train) - len(held_out)
     if args.train_tokens is not None:
         train = first_tokens(train, args.train_tokens)
     rows = draft_vocabulary(train, target.vocab_size, _vocabulary_size(args, train, target))
@@ -156,7 +157,7 @@ def _train(args: argparse.Namespace, settings: Settings) -> None:
     scales = Scales(corpus.feature_scale(), float(embeddings.detach().float().std()))
     config = replace(config, draft_vocab_size=None if rows is None else len(rows))
     frozen = Frozen.of(target, rows)
-    counts = _counts(corpus, train, held_out, rows)
+    counts = {**_counts(corpus, train, held_out, rows), "training_answers_dropped": dropped}
     print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in counts.items()))
     trainer = Trainer(corpus, train, held_out, frozen, scales, config, settings, args.out)
     trainer.run(args.max_minutes, args.checkpoint_every)

@@ -235,6 +235,7 @@ def _counts(
     return {
         "answers": len(corpus.sequences),
         "held_out_answers": len(held_out),
+        "training_answers_dropped": len(corpus.sequences) - len(train) - len(held_out),
         "prompt_tokens": sum(s.prompt_length for s in corpus.sequences),
         "answer_tokens": sum(len(s.ids) - s.prompt_length for s in corpus.sequences),
         "training_tokens": sum(len(s.ids) for s in train),
