@@ -17,6 +17,8 @@ from tss_bench.decoding.generate import DecodingOptions, generate
 from tss_bench.decoding.target import Target
 from tss_bench.training import eagle
 from tss_bench.training.batch_answers import Answers
+from tss_bench.training.eagle_objective import Hits
+from tss_bench.training.eagle_trainer import Report
 from tss_bench.training.self_generation import (
     features_path,
     read_answers,
@@ -96,6 +98,15 @@ def test_the_curves_are_drawn(trained: Path) -> None:
     picture = (trained / "run" / "curves.svg").read_text("utf-8")
     for title in ("held-out loss", "accepted", "depth 5", "accept length of a chain"):
         assert title in picture
+
+
+def test_nothing_is_drawn_of_what_was_not_measured() -> None:
+    nothing, some = Hits((0, 0), (0, 0)), Hits((4, 2), (0, 0))
+    reports = [Report(step, 1.0, 1.0, 1.0, hits) for step, hits in ((5, nothing), (6, some))]
+    assert set(eagle._panels(reports[:1])) == {"held-out loss"}
+    panels = eagle._panels(reports)
+    assert panels["accepted"] == {"depth 1": [(6, 0.0)], "depth 2": []}
+    assert panels["accept length of a chain"] == {"": [(6, 1.0)]}
 
 
 def test_fewer_tokens_and_a_vocabulary_by_coverage(trained: Path, tmp_path: Path) -> None:

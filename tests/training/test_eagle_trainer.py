@@ -129,6 +129,29 @@ def test_no_progress_stops_early(
     assert made.step == 3  # the first evaluation, then two without a lower loss
 
 
+def test_held_out_losses_do_not_depend_on_the_batches(corpus: Corpus, tmp_path: Path) -> None:
+    """Of depth 1: also the token loss, of which a batch has more slots or fewer."""
+    reports = []
+    for slots in (40, 100_000):
+        settings = replace(SETTINGS, batch_slots=slots, precision="float32")
+        made = trainer(corpus, tmp_path / str(slots), settings, held_out=corpus.sequences)
+        made.run(max_minutes=0)
+        reports.append(made.best_report)
+    one, other = reports
+    assert one.feature_loss == pytest.approx(other.feature_loss, rel=1e-5)
+    assert one.token_loss == pytest.approx(other.token_loss, rel=1e-5)
+
+
+def test_acceptance_without_greedy_answers_is_not_measured(corpus: Corpus, tmp_path: Path) -> None:
+    sampled = [s for s in corpus.sequences if s.sampled]
+    made = trainer(corpus, tmp_path, held_out=sampled)
+    made.run(max_minutes=0)
+    found = made.best_report.to_dict()
+    assert found["acceptance_by_depth"] == [None] * 5
+    assert found["chain_accept_len"] is None
+    assert str(made.best_report).endswith("acceptance not measured (no greedy answer is held out)")
+
+
 def test_other_settings_do_not_resume(corpus: Corpus, tmp_path: Path) -> None:
     trainer(corpus, tmp_path, replace(SETTINGS, epochs=1)).run()
     with pytest.raises(ValueError, match=r"another multi_steps \(2, now 3\)"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -179,18 +179,29 @@ def _vocabulary_size(
 def _panels(reports: Sequence[Report]) -> dict[str, dict[str, Curve]]:
     """What the evaluations on held-out text found, by step."""
     depths = range(len(reports[0].hits.acceptance))
-    return {
+    losses: dict[str, dict[str, Curve]] = {
         "held-out loss": {
             "all depths": [(r.step, r.loss) for r in reports],
             "token, depth 1": [(r.step, r.token_loss) for r in reports],
             "feature, depth 1": [(r.step, r.feature_loss) for r in reports],
-        },
+        }
+    }
+    lengths = _known((r.step, r.hits.chain_length) for r in reports)
+    if not lengths:
+        return losses
+    return {
+        **losses,
         "accepted": {
-            f"depth {depth + 1}": [(r.step, r.hits.acceptance[depth]) for r in reports]
+            f"depth {depth + 1}": _known((r.step, r.hits.acceptance[depth]) for r in reports)
             for depth in depths
         },
-        "accept length of a chain": {"": [(r.step, r.hits.chain_length) for r in reports]},
+        "accept length of a chain": {"": lengths},
     }
+
+
+def _known(points: Iterable[tuple[int, float | None]]) -> Curve:
+    """The points that were measured."""
+    return [(step, value) for step, value in points if value is not None]
 
 
 def head_config(config: PretrainedConfig) -> EagleConfig:

@@ -56,23 +56,33 @@ class Report:
     hits: Hits
 
     def to_dict(self) -> dict[str, Any]:
-        depths = [round(share, 4) for share in self.hits.acceptance]
+        """Rounded figures; None for those that nothing was measured for."""
         return {
             "step": self.step,
             "loss": round(self.loss, 4),
             "feature_loss": round(self.feature_loss, 4),
             "token_loss": round(self.token_loss, 4),
-            "acceptance_by_depth": depths,
-            "chain_accept_len": round(self.hits.chain_length, 4),
+            "acceptance_by_depth": [_rounded(share) for share in self.hits.acceptance],
+            "chain_accept_len": _rounded(self.hits.chain_length),
         }
 
     def __str__(self) -> str:
-        depths = " ".join(f"{share:.3f}" for share in self.hits.acceptance)
         return (
             f"step {self.step}: held-out loss {self.loss:.4f} (feature {self.feature_loss:.4f}, "
-            f"token {self.token_loss:.4f}), acceptance by depth {depths}, "
-            f"chain accept_len {self.hits.chain_length:.3f}"
+            f"token {self.token_loss:.4f}), {self._acceptance()}"
         )
+
+    def _acceptance(self) -> str:
+        if self.hits.chain_length is None:
+            return "acceptance not measured (no greedy answer is held out)"
+        depths = ["-" if share is None else f"{share:.3f}" for share in self.hits.acceptance]
+        return (
+            f"acceptance by depth {' '.join(depths)}, chain accept_len {self.hits.chain_length:.3f}"
+        )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def _as_float(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
@@ -236,17 +246,18 @@ class Trainer:
     @torch.no_grad()
     def _evaluate(self) -> None:
         self._head.eval()
-        sums = torch.zeros(3)
-        slots, hits = 0, Hits((0,) * _CHAIN, (0,) * _CHAIN)
+        # One mean a column: total, feature and token loss.
+        sums, counts = torch.zeros(3), torch.zeros(3)
+        hits = Hits((0,) * _CHAIN, (0,) * _CHAIN)
         for sequences in plan_batches(self._held_out, self._settings.batch_slots):
             batch = self._corpus.batch(sequences).to(self._device)
             found = self._losses(batch)
             means = torch.stack((found.total, found.feature, found.token)).cpu().float()
-            sums += means * found.slots
-            slots += found.slots
+            over = torch.tensor([found.slots, found.slots, found.known])
+            sums, counts = sums + means * over, counts + over
             with self._autocast():
                 hits += chain_hits(self._head, batch, self._frozen, self.scales, _CHAIN)
-        loss, feature, token = (sums / max(slots, 1)).tolist()
+        loss, feature, token = (sums / counts.clamp(min=1)).tolist()
         # The last step's loss came before its update: only this shows what the update did.
         check_loss(loss, self.step)
         report = Report(self.step, loss, feature, token, hits)
