@@ -169,6 +169,31 @@ def test_one_part_of_the_loss_is_enough() -> None:
     assert Settings(token_weight=0.0).weights.token == 0
 
 
+@pytest.mark.parametrize("part", ["head", "best", "optimizers", "reports", "scales"])
+def test_a_checkpoint_without_a_part_is_one_error(
+    corpus: Corpus, tmp_path: Path, part: str
+) -> None:
+    settings = replace(SETTINGS, epochs=1, batch_slots=100_000)
+    trainer(corpus, tmp_path, settings).run()
+    state = torch.load(tmp_path / "checkpoint.pt")
+    del (state["run"] if part == "scales" else state)[part]
+    torch.save(state, tmp_path / "checkpoint.pt")
+    with pytest.raises(ValueError, match=rf"checkpoint.pt is no whole .* \(has no '{part}'\)"):
+        trainer(corpus, tmp_path, settings)
+
+
+@pytest.mark.parametrize("part", ["head", "best"])
+def test_weights_of_another_shape_are_one_error(corpus: Corpus, tmp_path: Path, part: str) -> None:
+    settings = replace(SETTINGS, epochs=1, batch_slots=100_000)
+    trainer(corpus, tmp_path, settings).run()
+    state = torch.load(tmp_path / "checkpoint.pt")
+    state[part]["fc.weight"] = torch.zeros(2, 2)
+    torch.save(state, tmp_path / "checkpoint.pt")
+    message = r"is no whole checkpoint of this run \(.*EagleHead.*\); delete it to start over"
+    with pytest.raises(ValueError, match=message):
+        trainer(corpus, tmp_path, settings)
+
+
 def test_learning_rate_by_hand() -> None:
     assert learning_rate(0, 110, 10, 2.0) == pytest.approx(0.2)
     assert learning_rate(9, 110, 10, 2.0) == pytest.approx(2.0)

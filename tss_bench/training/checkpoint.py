@@ -96,3 +96,18 @@ def load_checkpoint(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None
             f"{run[wrong[0]]!r}); use the same settings to resume, or another --out"
         )
     return state
+
+
+@contextmanager
+def reading_parts(path: Path) -> Iterator[None]:
+    """Inside, the parts of the state that `load_checkpoint` gave for `path` are taken.
+
+    Raises ValueError for a part that is missing or does not fit.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        problem = f"has no {error}" if isinstance(error, KeyError) else str(error).split("\n")[0]
+        raise ValueError(
+            f"{path} is no whole checkpoint of this run ({problem}); delete it to start over"
+        ) from error

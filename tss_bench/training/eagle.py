@@ -147,7 +147,7 @@ def _train(args: argparse.Namespace, settings: Settings) -> None:
     model, _, info = load_model(args.pretrained, device=args.device)
     target = Target(model)
     make_features(target, shards)
-    corpus = Corpus(shards)
+    corpus = Corpus(shards, target.hidden_size)
     train, held_out = split_by_directory(corpus, shards, args.held_out, settings.seed)
     dropped = len(corpus.sequences) - len(train) - len(held_out)
     if args.train_tokens is not None:

@@ -25,6 +25,7 @@ from tss_bench.training.checkpoint import (
     check_loss,
     learning_rate,
     load_checkpoint,
+    reading_parts,
     save_checkpoint,
 )
 from tss_bench.training.corpora import text_digest
@@ -114,7 +115,8 @@ class Trainer:
         state = load_checkpoint(self._path, self._run())
         # Weights are in units of the scales they were trained with; those of features that were
         # computed again may differ by rounding.
-        self.scales = scales if state is None else Scales(**state["run"]["scales"])
+        with reading_parts(self._path):
+            self.scales = scales if state is None else Scales(**state["run"]["scales"])
         self._head = self._new_head(config)
         self._optimizers = make_optimizers(
             self._head, settings.optimizer, settings.learning_rate, settings.weight_decay
@@ -128,7 +130,8 @@ class Trainer:
         self._since_best = 0
         self._spent = 0.0
         if state is not None:
-            self._resume(state)
+            with reading_parts(self._path):
+                self._resume(state)
 
     def _new_head(self, config: EagleConfig) -> EagleHead:
         """A head of shape `config` with its first weights, on the target's device."""
@@ -291,7 +294,9 @@ class Trainer:
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
-        self._head.load_state_dict(state["head"])
+        # Both, so that weights that do not fit show now and not at the end.
+        for weights in (state["best"] or state["head"], state["head"]):
+            self._head.load_state_dict(weights)
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.step, self._best = state["step"], state["best"]
