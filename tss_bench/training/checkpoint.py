@@ -6,6 +6,7 @@ May import: torch, filelock, tss_bench.files.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,8 +42,11 @@ def batches_from(step: int, total: int, plan: Callable[[int], list[T]]) -> Itera
 
 
 @contextmanager
-def only_run(directory: Path) -> Iterator[None]:
-    """Keep other runs out of `directory`; raises ValueError when one is in it."""
+def only_run(directory: Path, *inside: str) -> Iterator[None]:
+    """Keep other runs out of `directory`; raises ValueError when one is in it.
+
+    Files that a killed run was writing are removed from it and from its directories `inside`.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     lock = FileLock(directory / ".lock")
     try:
@@ -52,9 +56,18 @@ def only_run(directory: Path) -> Iterator[None]:
             f"another training runs in {directory}; wait for it or choose another --out"
         ) from error
     try:
+        for place in (directory, *(directory / name for name in inside)):
+            _remove_parts(place)
         yield
     finally:
         lock.release()
+
+
+def _remove_parts(directory: Path) -> None:
+    """Remove what `tss_bench.files.replace` writes to before a file is whole."""
+    for path in directory.glob("*.part"):
+        if re.fullmatch(r".+\.\d+\.part", path.name):
+            path.unlink(missing_ok=True)
 
 
 def check_loss(loss: float, step: int) -> None:

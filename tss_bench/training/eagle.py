@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError("train eagle needs --out DIR, where checkpoints and the head go")
     settings = read_settings(args, Settings)
     _check(args)
-    with only_run(args.out):
+    with only_run(args.out, HEAD):
         _train(args, settings)
 
 
