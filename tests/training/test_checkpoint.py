@@ -48,6 +48,15 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
+def test_other_text_is_put_down_to_arguments_not_digests(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"run": {"rank": 4, "text": "ab12"}})
+    message = r"other text .* \(--data or --held-out was another.*use the same to resume"
+    with pytest.raises(ValueError, match=message) as error:
+        load_checkpoint(path, {"rank": 4, "text": "cd34"})
+    assert "ab12" not in str(error.value)
+
+
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", None])
 def test_a_torn_checkpoint_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "checkpoint.pt"

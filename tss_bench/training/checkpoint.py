@@ -87,11 +87,14 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     replace(path, lambda part: torch.save(dict(state), part))
 
 
-def load_checkpoint(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:
+def load_checkpoint(
+    path: Path, run: Mapping[str, Any], text_arguments: str = "--data or --held-out"
+) -> dict[str, Any] | None:
     """The state saved at `path`, None if there is none.
 
     `run` is all that the weights depend on, as it was saved under the key "run". Raises
-    ValueError naming the first part in which the saved run differs.
+    ValueError naming the first part in which the saved run differs; of its digest "text", the
+    arguments that choose the text.
     """
     if not path.is_file():
         return None
@@ -103,6 +106,11 @@ def load_checkpoint(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None
             f"{path} is torn or no checkpoint of this command; delete it to start over"
         ) from error
     wrong = [name for name, value in run.items() if theirs.get(name) != value]
+    if wrong and wrong[0] == "text":
+        raise ValueError(
+            f"{path} was made with other text or other parts of it ({text_arguments} was another, "
+            f"or what is in the directories of text); use the same to resume, or another --out"
+        )
     if wrong:
         raise ValueError(
             f"{path} was made with another {wrong[0]} ({theirs.get(wrong[0])!r}, now "

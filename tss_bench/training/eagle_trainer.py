@@ -42,6 +42,7 @@ from tss_bench.training.eagle_settings import Settings
 from tss_bench.training.optimizers import make_optimizers
 
 CHECKPOINT = "checkpoint.pt"
+_TEXT_ARGUMENTS = "--data, --held-out or --train-tokens"
 # Depth of the chains whose acceptance is reported.
 _CHAIN = 5
 
@@ -112,7 +113,7 @@ class Trainer:
         self._frozen, self._settings = frozen, settings
         self._path = directory / CHECKPOINT
         self._device = frozen.target.device
-        state = load_checkpoint(self._path, self._run())
+        state = load_checkpoint(self._path, self._run(), _TEXT_ARGUMENTS)
         # Weights are in units of the scales they were trained with; those of features that were
         # computed again may differ by rounding.
         with reading_parts(self._path):
