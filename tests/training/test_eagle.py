@@ -8,16 +8,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import GPT2Config, Qwen3Config, StableLmConfig
 
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
-from tss_bench.decoding.drafters.eagle_head import EagleConfig
+from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.generate import DecodingOptions, generate
 from tss_bench.decoding.target import Target
 from tss_bench.training import eagle
 from tss_bench.training.batch_answers import Answers
 from tss_bench.training.eagle_objective import Hits
+from tss_bench.training.eagle_scaling import Scales, fold, training_config
 from tss_bench.training.eagle_trainer import Report
 from tss_bench.training.self_generation import (
     features_path,
@@ -95,6 +98,27 @@ def test_a_finished_run_is_finished_again_without_training(
     assert not killed.exists()
     assert (trained / "run" / "head" / "model.safetensors").read_bytes() == weights
     assert "wrote" in capsys.readouterr().out
+
+
+def test_another_part_of_the_text_does_not_resume(trained: Path) -> None:
+    words = ("--pretrained", str(trained / "target"), "--out", str(trained / "run"), *SMALL)
+    with pytest.raises(ValueError, match="--data, --held-out or --train-tokens was another"):
+        eagle.run(parse(*words, "--train-tokens", "9"))
+
+
+def test_the_head_is_the_folded_best_one_in_bfloat16(trained: Path) -> None:
+    run = trained / "run"
+    config = EagleConfig.from_dict(json.loads((run / "head" / "config.json").read_text("utf-8")))
+    state = torch.load(run / "checkpoint.pt")
+    scales = Scales(**state["run"]["scales"])
+    best = EagleHead(training_config(config, scales))
+    best.load_state_dict(state["best"])
+    expected = fold(best, config, scales).to(torch.bfloat16).state_dict()
+    found = load_file(run / "head" / "model.safetensors")
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        assert value.dtype == expected[name].dtype
+        assert torch.equal(value, expected[name]), name
 
 
 def test_the_curves_are_drawn(trained: Path) -> None:

@@ -129,6 +129,90 @@ def test_no_progress_stops_early(
     assert made.step == 3  # the first evaluation, then two without a lower loss
 
 
+def test_the_best_head_is_kept_not_the_last(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+    evaluate = Trainer._evaluate
+
+    def watched(self: Trainer) -> None:
+        seen[self.step] = {key: value.clone() for key, value in self._head.state_dict().items()}
+        evaluate(self)
+
+    monkeypatch.setattr(Trainer, "_evaluate", watched)
+    rates = {0: 1e-3, 1: 1e-3}
+    monkeypatch.setattr(
+        "tss_bench.training.eagle_trainer.learning_rate", lambda step, *_: rates.get(step, 0.3)
+    )
+    made = trainer(corpus, tmp_path, replace(SETTINGS, eval_every=1, patience=2))
+    made.run()
+    best, last = made.best_report.step, made.reports[-1].step
+    assert (best, last) == (2, 4)
+    assert all(torch.equal(value, seen[best][key]) for key, value in weights(made).items())
+    assert not torch.equal(seen[best]["fc.weight"], seen[last]["fc.weight"])
+
+
+def test_patience_goes_on_after_a_kill(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, eval_every=1, patience=3)
+    monkeypatch.setattr("tss_bench.training.eagle_trainer.learning_rate", lambda *_: 0.0)
+    update = Trainer._update
+
+    def killed(self: Trainer, batch: Any) -> Any:
+        if self.step == 3:
+            raise KeyboardInterrupt
+        return update(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_update", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trainer(corpus, tmp_path, settings).run(checkpoint_every=1)
+    resumed = trainer(corpus, tmp_path, settings)
+    resumed.run()
+    # The first evaluation was the best; two of the three without a better one came before.
+    assert resumed.step == 4 < resumed.total_steps
+
+
+def test_every_epoch_has_all_sequences_in_batches_of_its_own(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    made = trainer(corpus, tmp_path)
+    batches = list(made._batches())
+    size = made.total_steps // SETTINGS.epochs
+    epochs = [batches[begin : begin + size] for begin in range(0, made.total_steps, size)]
+    assert len(epochs) == 3
+    every = [sorted(id(s) for batch in epoch for s in batch) for epoch in epochs]
+    assert every[0] == every[1] == every[2]
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_noise_is_uniform_and_another_one_each_step(corpus: Corpus, tmp_path: Path) -> None:
+    made = trainer(corpus, tmp_path)
+    first, again = (made._noise(torch.Size((50, 40))) for _ in range(2))
+    made.step += 1
+    second = made._noise(torch.Size((50, 40)))
+    assert first is not None
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    # Within 0.1 of the scale, of which the standard deviation is 0.1 / 3 ** 0.5.
+    assert float(first.abs().max()) <= 0.1
+    assert float(first.std()) == pytest.approx(0.1 / 3**0.5, rel=0.05)
+    assert trainer(corpus, tmp_path, replace(SETTINGS, noise=0.0))._noise(first.shape) is None
+
+
+def test_gradients_are_clipped(corpus: Corpus, tmp_path: Path) -> None:
+    norms = []
+    for clip in (1e6, 1e-3):
+        settings = replace(SETTINGS, epochs=1, batch_slots=100_000, clip=clip)
+        made = trainer(corpus, tmp_path / str(clip), settings)
+        made.run()
+        grads = [p.grad for p in made.best_head().parameters() if p.grad is not None]
+        norms.append(float(torch.stack([grad.norm() for grad in grads]).norm()))
+    assert norms[0] > 1e-2
+    assert norms[1] == pytest.approx(1e-3, rel=1e-3)
+
+
 def test_held_out_losses_do_not_depend_on_the_batches(corpus: Corpus, tmp_path: Path) -> None:
     """Of depth 1: also the token loss, of which a batch has more slots or fewer."""
     reports = []
