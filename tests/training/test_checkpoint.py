@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tss_bench.files import replace
 from tss_bench.training.checkpoint import (
     batches_from,
     learning_rate,
     load_checkpoint,
+    only_run,
     save_checkpoint,
 )
 
@@ -46,6 +48,15 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
+def test_other_text_is_put_down_to_arguments_not_digests(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"run": {"rank": 4, "text": "ab12"}})
+    message = r"other text .* \(--data or --held-out was another.*use the same to resume"
+    with pytest.raises(ValueError, match=message) as error:
+        load_checkpoint(path, {"rank": 4, "text": "cd34"})
+    assert "ab12" not in str(error.value)
+
+
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", None])
 def test_a_torn_checkpoint_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "checkpoint.pt"
@@ -53,3 +64,31 @@ def test_a_torn_checkpoint_is_named(tmp_path: Path, content: bytes | None) -> No
     path.write_bytes(path.read_bytes()[:300] if content is None else content)
     with pytest.raises(ValueError, match=r"is torn or no checkpoint.*delete it to start over"):
         load_checkpoint(path, {"rank": 4})
+
+
+def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
+    killed: list[Path] = []
+
+    def write(part: Path) -> None:
+        killed.append(part)
+        part.touch()
+
+    for place in (tmp_path, tmp_path / "head", tmp_path / "data"):
+        place.mkdir(exist_ok=True)
+        replace(place / "model.safetensors", write)
+    others = [tmp_path / "my.part", tmp_path / "checkpoint.pt"]
+    for path in (*killed, *others):
+        path.touch()
+    with only_run(tmp_path, "head"):
+        # Another process may be writing text to `data`.
+        assert [path.exists() for path in killed] == [False, False, True]
+    assert all(path.exists() for path in others)
+
+
+def test_a_run_that_is_refused_removes_nothing(tmp_path: Path) -> None:
+    with only_run(tmp_path):
+        part = tmp_path / "checkpoint.pt.17.part"
+        part.touch()
+        with pytest.raises(ValueError, match="another training runs in"), only_run(tmp_path):
+            pass
+        assert part.exists()

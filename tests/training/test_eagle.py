@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import GPT2Config, Qwen3Config, StableLmConfig
 
 from tss_bench.decoding.drafters.eagle import DynamicTree, Eagle
+from tss_bench.decoding.drafters.eagle_head import EagleConfig, EagleHead
 from tss_bench.decoding.drafters.none import NoDraft
 from tss_bench.decoding.generate import DecodingOptions, generate
 from tss_bench.decoding.target import Target
 from tss_bench.training import eagle
+from tss_bench.training.batch_answers import Answers
+from tss_bench.training.eagle_objective import Hits
+from tss_bench.training.eagle_scaling import Scales, fold, training_config
+from tss_bench.training.eagle_trainer import Report
+from tss_bench.training.self_generation import (
+    features_path,
+    read_answers,
+    shard_paths,
+    write_answers,
+)
 from tss_bench.training.smoke import make_tiny_target
 from tss_bench.types import SkipSet
 from tss_bench.weights import load_eagle_head, load_model
@@ -75,15 +90,50 @@ def test_a_finished_run_is_finished_again_without_training(
 ) -> None:
     words = ("--pretrained", str(trained / "target"), "--out", str(trained / "run"), *SMALL)
     weights = (trained / "run" / "head" / "model.safetensors").read_bytes()
+    # As after a torn file: training computes these features again, rounded another way.
+    features_path(shard_paths(trained / "run" / "data")[0]).unlink()
+    killed = trained / "run" / "head" / "model.safetensors.17.part"
+    killed.touch()
     eagle.run(parse(*words))
+    assert not killed.exists()
     assert (trained / "run" / "head" / "model.safetensors").read_bytes() == weights
     assert "wrote" in capsys.readouterr().out
+
+
+def test_another_part_of_the_text_does_not_resume(trained: Path) -> None:
+    words = ("--pretrained", str(trained / "target"), "--out", str(trained / "run"), *SMALL)
+    with pytest.raises(ValueError, match="--data, --held-out or --train-tokens was another"):
+        eagle.run(parse(*words, "--train-tokens", "9"))
+
+
+def test_the_head_is_the_folded_best_one_in_bfloat16(trained: Path) -> None:
+    run = trained / "run"
+    config = EagleConfig.from_dict(json.loads((run / "head" / "config.json").read_text("utf-8")))
+    state = torch.load(run / "checkpoint.pt")
+    scales = Scales(**state["run"]["scales"])
+    best = EagleHead(training_config(config, scales))
+    best.load_state_dict(state["best"])
+    expected = fold(best, config, scales).to(torch.bfloat16).state_dict()
+    found = load_file(run / "head" / "model.safetensors")
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        assert value.dtype == expected[name].dtype
+        assert torch.equal(value, expected[name]), name
 
 
 def test_the_curves_are_drawn(trained: Path) -> None:
     picture = (trained / "run" / "curves.svg").read_text("utf-8")
     for title in ("held-out loss", "accepted", "depth 5", "accept length of a chain"):
         assert title in picture
+
+
+def test_nothing_is_drawn_of_what_was_not_measured() -> None:
+    nothing, some = Hits((0, 0), (0, 0)), Hits((4, 2), (0, 0))
+    reports = [Report(step, 1.0, 1.0, 1.0, hits) for step, hits in ((5, nothing), (6, some))]
+    assert set(eagle._panels(reports[:1])) == {"held-out loss"}
+    panels = eagle._panels(reports)
+    assert panels["accepted"] == {"depth 1": [(6, 0.0)], "depth 2": []}
+    assert panels["accept length of a chain"] == {"": [(6, 1.0)]}
 
 
 def test_fewer_tokens_and_a_vocabulary_by_coverage(trained: Path, tmp_path: Path) -> None:
@@ -98,6 +148,71 @@ def test_fewer_tokens_and_a_vocabulary_by_coverage(trained: Path, tmp_path: Path
     assert 1 <= made["draft_vocab"] <= made["data"]["training_answer_tokens"]
     assert "--draft-coverage 1.0" in made["command"]
     assert "--train-tokens 9" in made["command"]
+
+
+def test_answers_to_held_out_prompts_of_another_directory_are_dropped(
+    trained: Path, tmp_path: Path
+) -> None:
+    data = [trained / "run" / "data", tmp_path / "data"]
+    shutil.copytree(*data)
+    # The same answers in another order: the copy holds out others.
+    path = shard_paths(data[1])[0]
+    answers = read_answers(path)
+    places = range(len(answers.ids))[::-1]
+    parts = [[values[i] for i in places] for values in (answers.ids, answers.prompt_lengths)]
+    write_answers(path, Answers(*parts, [answers.sampled[i] for i in places]))
+    features_path(path).unlink()
+    words = ("--pretrained", str(trained / "target"), "--out", str(tmp_path / "x"))
+    eagle.run(parse(*words, *SMALL, "--data", *map(str, data)))
+    made = json.loads((tmp_path / "x" / "head" / "provenance.json").read_text("utf-8"))["data"]
+    whole = json.loads((trained / "run" / "head" / "provenance.json").read_text("utf-8"))["data"]
+    assert whole["training_answers_dropped"] == 0 < made["training_answers_dropped"]
+    assert made["held_out_answers"] == 2 * whole["held_out_answers"]
+
+
+def test_a_head_has_the_shape_of_one_of_the_target_s_blocks() -> None:
+    # The heads' size is one of its own, as in Gemma and Qwen 3: not 64 / 4.
+    config = Qwen3Config(
+        hidden_size=64,
+        intermediate_size=96,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        vocab_size=50,
+        rms_norm_eps=1e-3,
+    )
+    assert eagle.head_config(config) == EagleConfig(64, 96, 4, 2, 8, 50, rms_norm_eps=1e-3)
+
+
+def test_a_family_with_other_norms_gets_a_head_too() -> None:
+    config = StableLmConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=50,
+    )
+    assert not hasattr(config, "rms_norm_eps")
+    assert eagle.head_config(config) == EagleConfig(64, 96, 4, 2, 16, 50, rms_norm_eps=1e-6)
+
+
+def test_a_size_that_the_target_does_not_tell_is_named() -> None:
+    with pytest.raises(ValueError, match="'gpt2' has no intermediate_size that is one number"):
+        eagle.head_config(GPT2Config())
+
+
+def test_a_target_without_a_head_s_shape_is_refused_before_text_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tiny_target(tmp_path / "target")
+    config = json.loads((tmp_path / "target" / "config.json").read_text("utf-8"))
+    (tmp_path / "target" / "config.json").write_text(
+        json.dumps({**config, "num_key_value_heads": 3})
+    )
+    monkeypatch.setattr("tss_bench.training.eagle.text_directories", pytest.fail)
+    words = ("--pretrained", str(tmp_path / "target"), "--out", str(tmp_path / "x"))
+    with pytest.raises(ValueError, match="num_attention_heads 4 is no multiple of"):
+        eagle.run(parse(*words, *SMALL))
 
 
 def test_data_of_another_target_are_refused(trained: Path, tmp_path: Path) -> None:
@@ -116,6 +231,8 @@ def test_data_of_another_target_are_refused(trained: Path, tmp_path: Path) -> No
         (("--out", "x", "--draft-coverage", "1.2"), "--draft-coverage must lie in 0 … 1"),
         (("--out", "x", "--train-tokens", "0"), "--train-tokens must be at least 1"),
         (("--out", "x", "--held-out", "1"), "--held-out must lie between 0 and 1"),
+        (("--out", "x", "--max-minutes", "-1"), "--max-minutes must not be negative, got -1"),
+        (("--out", "x", "--max-minutes", "nan"), "--max-minutes must not be negative, got nan"),
         (("--out", "x", "--epochs", "0"), "epochs must be at least 1"),
     ],
 )

@@ -11,7 +11,12 @@ from tests import tiny
 from tests.training import helpers
 from tss_bench.training import eagle_data as ed
 from tss_bench.training.batch_answers import Answers
-from tss_bench.training.self_generation import features_path, read_features, write_answers
+from tss_bench.training.self_generation import (
+    features_path,
+    read_features,
+    write_answers,
+    write_features,
+)
 
 
 def two_rows(tmp_path: Path) -> ed.Corpus:
@@ -61,6 +66,31 @@ def test_too_little_data_is_refused(tmp_path: Path) -> None:
     write_answers(path, Answers([torch.tensor([5, 6, 2])], [2], [False], [torch.zeros(2, 2)]))
     with pytest.raises(ValueError, match="fewer than two answers"):
         ed.Corpus([path])
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "hidden_size", "wanted"),
+    [(8, 2, 3, r"\[8, 3\]"), (7, 2, 2, r"\[8, 2\]"), (9, 2, None, r"\[8, 2\]")],
+)
+def test_hidden_states_of_another_text_or_model_are_named(
+    tmp_path: Path, rows: int, width: int, hidden_size: int | None, wanted: str
+) -> None:
+    two_rows(tmp_path)
+    path = tmp_path / "features-00000.safetensors"
+    write_features(path, [torch.zeros(rows, width)])
+    message = rf"{path} holds .* shape \[{rows}, {width}\] .* {wanted}; delete it, and training"
+    with pytest.raises(ValueError, match=message):
+        ed.Corpus([tmp_path / "shard-00000.safetensors"], hidden_size)
+
+
+def test_all_hidden_states_are_as_wide_as_the_first(tmp_path: Path) -> None:
+    for name, width in (("shard-00000", 2), ("shard-00001", 3)):
+        ids = [torch.tensor([5, 6, 7, 2])]
+        answers = Answers(ids, [2], [False], [torch.zeros(3, width)])
+        write_answers(tmp_path / f"{name}.safetensors", answers)
+    shards = sorted(tmp_path.glob("shard-*"))
+    with pytest.raises(ValueError, match=r"features-00001.* \[3, 3\] .* \[3, 2\]; delete it"):
+        ed.Corpus(shards)
 
 
 def test_batches_hold_every_sequence_once_within_the_limit(tmp_path: Path) -> None:

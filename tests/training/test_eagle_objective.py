@@ -104,7 +104,7 @@ def test_losses_by_hand_for_one_step(batch: Batch) -> None:
                 wanted = (matrix @ batch.next_features[row, column]).softmax(dim=0)
                 entropy -= float((wanted * (matrix @ (1.3 * ours)).log_softmax(dim=0)).sum())
                 known += 1
-    assert found.slots == slots > known > 5
+    assert found.slots == slots > known == found.known > 5
     assert float(found.feature) == pytest.approx(regression / slots, rel=1e-4)
     assert float(found.token) == pytest.approx(entropy / known, rel=1e-4)
     expected = 2 * regression / slots + 3 * entropy / known
@@ -139,6 +139,17 @@ def test_hits_by_hand() -> None:
     # Half of the chains are accepted at depth 1, a quarter down to depth 2.
     assert hits.acceptance == (0.5, 0.5)
     assert hits.chain_length == 1.75
+
+
+def test_what_no_chain_got_to_is_not_measured() -> None:
+    # Four chains, of which one could be three deep; none was accepted at depth 1.
+    assert Hits((4, 2, 1), (0, 0, 0)).acceptance == (0.0, None, None)
+    assert Hits((4, 2, 1), (0, 0, 0)).chain_length == 1
+    # All accepted at depth 1, and none could be deeper.
+    assert Hits((4, 0), (4, 0)).acceptance == (1.0, None)
+    assert Hits((4, 0), (4, 0)).chain_length == 2
+    assert Hits((0, 0), (0, 0)).acceptance == (None, None)
+    assert Hits((0, 0), (0, 0)).chain_length is None
 
 
 def test_a_chain_is_counted_to_its_first_wrong_draft(batch: Batch) -> None:

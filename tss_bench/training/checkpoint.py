@@ -6,6 +6,7 @@ May import: torch, filelock, tss_bench.files.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,8 +42,11 @@ def batches_from(step: int, total: int, plan: Callable[[int], list[T]]) -> Itera
 
 
 @contextmanager
-def only_run(directory: Path) -> Iterator[None]:
-    """Keep other runs out of `directory`; raises ValueError when one is in it."""
+def only_run(directory: Path, *inside: str) -> Iterator[None]:
+    """Keep other runs out of `directory`; raises ValueError when one is in it.
+
+    Files that a killed run was writing are removed from it and from its directories `inside`.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     lock = FileLock(directory / ".lock")
     try:
@@ -52,9 +56,18 @@ def only_run(directory: Path) -> Iterator[None]:
             f"another training runs in {directory}; wait for it or choose another --out"
         ) from error
     try:
+        for place in (directory, *(directory / name for name in inside)):
+            _remove_parts(place)
         yield
     finally:
         lock.release()
+
+
+def _remove_parts(directory: Path) -> None:
+    """Remove what `tss_bench.files.replace` writes to before a file is whole."""
+    for path in directory.glob("*.part"):
+        if re.fullmatch(r".+\.\d+\.part", path.name):
+            path.unlink(missing_ok=True)
 
 
 def check_loss(loss: float, step: int) -> None:
@@ -74,11 +87,14 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     replace(path, lambda part: torch.save(dict(state), part))
 
 
-def load_checkpoint(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:
+def load_checkpoint(
+    path: Path, run: Mapping[str, Any], text_arguments: str = "--data or --held-out"
+) -> dict[str, Any] | None:
     """The state saved at `path`, None if there is none.
 
     `run` is all that the weights depend on, as it was saved under the key "run". Raises
-    ValueError naming the first part in which the saved run differs.
+    ValueError naming the first part in which the saved run differs; of its digest "text", the
+    arguments that choose the text.
     """
     if not path.is_file():
         return None
@@ -90,9 +106,29 @@ def load_checkpoint(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None
             f"{path} is torn or no checkpoint of this command; delete it to start over"
         ) from error
     wrong = [name for name, value in run.items() if theirs.get(name) != value]
+    if wrong and wrong[0] == "text":
+        raise ValueError(
+            f"{path} was made with other text or other parts of it ({text_arguments} was another, "
+            f"or what is in the directories of text); use the same to resume, or another --out"
+        )
     if wrong:
         raise ValueError(
             f"{path} was made with another {wrong[0]} ({theirs.get(wrong[0])!r}, now "
             f"{run[wrong[0]]!r}); use the same settings to resume, or another --out"
         )
     return state
+
+
+@contextmanager
+def reading_parts(path: Path) -> Iterator[None]:
+    """Inside, the parts of the state that `load_checkpoint` gave for `path` are taken.
+
+    Raises ValueError for a part that is missing or does not fit.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        problem = f"has no {error}" if isinstance(error, KeyError) else str(error).split("\n")[0]
+        raise ValueError(
+            f"{path} is no whole checkpoint of this run ({problem}); delete it to start over"
+        ) from error

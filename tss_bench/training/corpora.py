@@ -94,7 +94,11 @@ def data_record(directories: Sequence[Path]) -> dict[str, Any]:
 def split_by_directory(
     corpus: Corpus, shards: Sequence[Path], share: float, seed: int
 ) -> tuple[list[AnsweredPrompt], list[AnsweredPrompt]]:
-    """Training and held-out sequences; each directory gives the same ones as if it was alone."""
+    """Training and held-out sequences; each directory holds out the same ones as if it was alone.
+
+    Training answers to a prompt whose answer is held out, here or in another directory, are left
+    out of both. Raises ValueError when no sequence is left to train on or to evaluate on.
+    """
     train: list[AnsweredPrompt] = []
     held_out: list[AnsweredPrompt] = []
     for directory in dict.fromkeys(path.parent for path in shards):
@@ -102,4 +106,20 @@ def split_by_directory(
         more, kept = split(own, share, seed)
         train += more
         held_out += kept
+    if not held_out:
+        raise ValueError(
+            "no answer is left to evaluate on: no directory of text has two answers of two or more "
+            "tokens; make text from more prompts, or name a directory that has more with --data"
+        )
+    unseen = {_prompt(sequence) for sequence in held_out}
+    train = [sequence for sequence in train if _prompt(sequence) not in unseen]
+    if not train:
+        raise ValueError(
+            "no answer is left to train on: each answers a prompt that is held out too; make text "
+            "from more prompts, or name a directory of other ones with --data"
+        )
     return train, held_out
+
+
+def _prompt(sequence: AnsweredPrompt) -> tuple[int, ...]:
+    return tuple(sequence.ids[: sequence.prompt_length].tolist())

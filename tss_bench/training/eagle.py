@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PretrainedConfig
 
 from tss_bench.decoding.drafters.eagle_head import EagleConfig
 from tss_bench.decoding.target import Target
@@ -43,7 +43,8 @@ from tss_bench.training.eagle_data import (
 )
 from tss_bench.training.eagle_objective import Frozen
 from tss_bench.training.eagle_scaling import Scales, fold
-from tss_bench.training.eagle_trainer import Report, Settings, Trainer
+from tss_bench.training.eagle_settings import Settings
+from tss_bench.training.eagle_trainer import Report, Trainer
 from tss_bench.training.records import (
     add_settings,
     command_line,
@@ -51,10 +52,18 @@ from tss_bench.training.records import (
     source_commit,
 )
 from tss_bench.training.self_generation import add_recipe_arguments
-from tss_bench.weights import DEFAULT_MODEL, ModelInfo, describe, load_model, save_eagle_head
+from tss_bench.weights import (
+    DEFAULT_MODEL,
+    ModelInfo,
+    describe,
+    load_model,
+    load_tokenizer,
+    save_eagle_head,
+)
 
 HEAD, CURVES = "head", "curves.svg"
 _DRAFT_VOCABULARY = 8192
+_RMS_NORM_EPS = 1e-6
 _HELP = {
     "seed": "seed of initial weights, order and held-out split",
     "epochs": "passes over the data; they set the learning-rate schedule",
@@ -127,31 +136,33 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError("train eagle needs --out DIR, where checkpoints and the head go")
     settings = read_settings(args, Settings)
     _check(args)
-    with only_run(args.out):
+    with only_run(args.out, HEAD):
         _train(args, settings)
 
 
 def _train(args: argparse.Namespace, settings: Settings) -> None:
+    config = _read_head_config(args.pretrained)
     directories = text_directories(args)
     shards = own_shards(directories, describe(args.pretrained))
     model, _, info = load_model(args.pretrained, device=args.device)
     target = Target(model)
     make_features(target, shards)
-    corpus = Corpus(shards)
+    corpus = Corpus(shards, target.hidden_size)
     train, held_out = split_by_directory(corpus, shards, args.held_out, settings.seed)
+    dropped = len(corpus.sequences) - len(train) - len(held_out)
     if args.train_tokens is not None:
         train = first_tokens(train, args.train_tokens)
     rows = draft_vocabulary(train, target.vocab_size, _vocabulary_size(args, train, target))
     embeddings = target.embed(torch.arange(target.vocab_size, device=target.device))
     scales = Scales(corpus.feature_scale(), float(embeddings.detach().float().std()))
-    config = head_config(model, None if rows is None else len(rows))
+    config = replace(config, draft_vocab_size=None if rows is None else len(rows))
     frozen = Frozen.of(target, rows)
-    counts = _counts(corpus, train, held_out, rows)
+    counts = {**_counts(corpus, train, held_out, rows), "training_answers_dropped": dropped}
     print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in counts.items()))
     trainer = Trainer(corpus, train, held_out, frozen, scales, config, settings, args.out)
     trainer.run(args.max_minutes, args.checkpoint_every)
-    head = fold(trainer.best_head().cpu(), config, scales).to(torch.bfloat16)
-    provenance = _provenance(args, settings, trainer, scales, counts, directories, info)
+    head = fold(trainer.best_head().cpu(), config, trainer.scales).to(torch.bfloat16)
+    provenance = _provenance(args, settings, trainer, counts, directories, info)
     save_eagle_head(head, args.out / HEAD, provenance)
     draw_curves(args.out / CURVES, _panels(trainer.reports), "step")
     print(f"{trainer.best_report}\nwrote {args.out / HEAD}")
@@ -168,34 +179,64 @@ def _vocabulary_size(
 def _panels(reports: Sequence[Report]) -> dict[str, dict[str, Curve]]:
     """What the evaluations on held-out text found, by step."""
     depths = range(len(reports[0].hits.acceptance))
-    return {
+    losses: dict[str, dict[str, Curve]] = {
         "held-out loss": {
             "all depths": [(r.step, r.loss) for r in reports],
             "token, depth 1": [(r.step, r.token_loss) for r in reports],
             "feature, depth 1": [(r.step, r.feature_loss) for r in reports],
-        },
+        }
+    }
+    lengths = _known((r.step, r.hits.chain_length) for r in reports)
+    if not lengths:
+        return losses
+    return {
+        **losses,
         "accepted": {
-            f"depth {depth + 1}": [(r.step, r.hits.acceptance[depth]) for r in reports]
+            f"depth {depth + 1}": _known((r.step, r.hits.acceptance[depth]) for r in reports)
             for depth in depths
         },
-        "accept length of a chain": {"": [(r.step, r.hits.chain_length) for r in reports]},
+        "accept length of a chain": {"": lengths},
     }
 
 
-def head_config(model: PreTrainedModel, draft_vocab: int | None) -> EagleConfig:
-    """A head of the shape of one block of the target."""
-    config = model.config.get_text_config(decoder=True)
-    heads = config.num_attention_heads
+def _known(points: Iterable[tuple[int, float | None]]) -> Curve:
+    """The points that were measured."""
+    return [(step, value) for step, value in points if value is not None]
+
+
+def head_config(config: PretrainedConfig) -> EagleConfig:
+    """A head of the shape of one block of the target that `config` describes.
+
+    A family without `rms_norm_eps` has other norms; the head has its own and takes the usual
+    value. Raises ValueError for a config that lacks a size and for sizes that a head cannot have.
+    """
+    text = config.get_text_config(decoder=True)
+
+    def size(name: str, default: int | None = None) -> int:
+        value = getattr(text, name, None) or default
+        if not isinstance(value, int):
+            raise ValueError(
+                f"the config of {text.model_type!r} has no {name} that is one number; a head has "
+                f"the shape of one of the target's blocks: choose another --pretrained"
+            )
+        return value
+
+    hidden, heads = size("hidden_size"), size("num_attention_heads")
     return EagleConfig(
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
+        hidden_size=hidden,
+        intermediate_size=size("intermediate_size"),
         num_attention_heads=heads,
-        num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        vocab_size=config.vocab_size,
-        draft_vocab_size=draft_vocab,
-        rms_norm_eps=config.rms_norm_eps,
+        num_key_value_heads=size("num_key_value_heads", heads),
+        head_dim=size("head_dim", hidden // heads),
+        vocab_size=size("vocab_size"),
+        rms_norm_eps=getattr(text, "rms_norm_eps", None) or _RMS_NORM_EPS,
     )
+
+
+def _read_head_config(pretrained: str) -> EagleConfig:
+    """`head_config` of a model's files: what is wrong shows before hours of text are made."""
+    directory = load_tokenizer(pretrained).name_or_path
+    return head_config(AutoConfig.from_pretrained(directory))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -207,6 +248,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--train-tokens must be at least 1, got {args.train_tokens}")
     if not 0 < args.held_out < 1:
         raise ValueError(f"--held-out must lie between 0 and 1, got {args.held_out}")
+    if not args.max_minutes >= 0:
+        raise ValueError(f"--max-minutes must not be negative, got {args.max_minutes}")
     if args.checkpoint_every < 1:
         raise ValueError(f"--checkpoint-every must be at least 1, got {args.checkpoint_every}")
 
@@ -232,7 +275,6 @@ def _provenance(
     args: argparse.Namespace,
     settings: Settings,
     trainer: Trainer,
-    scales: Scales,
     counts: dict[str, Any],
     directories: Sequence[Path],
     info: ModelInfo,
@@ -245,7 +287,7 @@ def _provenance(
         "draft_vocab": trainer.draft_vocab,
         **data_record(directories),
         "data": counts,
-        "scales": asdict(scales),
+        "scales": asdict(trainer.scales),
         "steps": trainer.step,
         "planned_steps": trainer.total_steps,
         "minutes": round(trainer.minutes, 1),

@@ -80,15 +80,18 @@ class Batch:
 class Corpus:
     """The sequences of all shards; hidden states stay on disk, memory-mapped.
 
-    Raises ValueError when no sequence has a slot to learn from.
+    `hidden_size`: the target's; None where it is not known. Raises ValueError when no sequence
+    has a slot to learn from, and naming a file of hidden states that is none of its shard.
     """
 
-    def __init__(self, shards: Sequence[Path]) -> None:
+    def __init__(self, shards: Sequence[Path], hidden_size: int | None = None) -> None:
         self.sequences: list[AnsweredPrompt] = []
         self._features: list[Any] = []
         for number, path in enumerate(shards):
-            self._features.append(read_features(features_path(path)))
-            answers = read_answers(path)
+            features, answers = read_features(features_path(path)), read_answers(path)
+            hidden_size = hidden_size or features.get_shape()[-1]
+            _check_shape(features_path(path), features.get_shape(), answers, hidden_size)
+            self._features.append(features)
             first = 0
             rows = zip(answers.ids, answers.prompt_lengths, answers.sampled, strict=True)
             for ids, prompt_length, sampled in rows:
@@ -129,6 +132,16 @@ class Corpus:
         """The standard deviation of hidden states, over channels and tokens."""
         step = max(1, len(self.sequences) // _SCALE_SAMPLE)
         return float(torch.cat([self.features(s) for s in self.sequences[::step]]).std())
+
+
+def _check_shape(path: Path, found: list[int], answers: Answers, hidden_size: int) -> None:
+    """Raises ValueError unless a shard's hidden states are as many and as wide as they must be."""
+    wanted = [sum(len(ids) - 1 for ids in answers.ids), hidden_size]
+    if found != wanted:
+        raise ValueError(
+            f"{path} holds hidden states of shape {found} where the text and the model need "
+            f"{wanted}; delete it, and training computes it again"
+        )
 
 
 def split(

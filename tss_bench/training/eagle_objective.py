@@ -128,13 +128,15 @@ def step_mask(valid: Tensor, start: int, depth: int) -> Tensor:
 class Losses:
     """Means over the answer slots of a batch, of which there are `slots`.
 
-    `total` is what is minimised, over all steps; the others are of step 1.
+    `total` is what is minimised, over all steps; the others are of step 1. `token` is a mean over
+    the `known` slots alone, whose next id is in the draft vocabulary.
     """
 
     total: Tensor
     feature: Tensor
     token: Tensor
     slots: int
+    known: int
 
 
 def losses(
@@ -172,7 +174,7 @@ def losses(
         for share, (feature, token) in zip(shares, parts, strict=True)
     ) / sum(shares)
     assert isinstance(total, Tensor)
-    return Losses(total, parts[0][0].detach(), parts[0][1].detach(), slots)
+    return Losses(total, parts[0][0].detach(), parts[0][1].detach(), slots, len(wanted))
 
 
 @dataclass(frozen=True)
@@ -190,15 +192,21 @@ class Hits:
         )
 
     @property
-    def acceptance(self) -> tuple[float, ...]:
-        """Per depth: the share of chains accepted so far that its draft extends."""
-        shares = self._shares()
-        return tuple(now / last if last else 0.0 for last, now in pairwise((1.0, *shares)))
+    def acceptance(self) -> tuple[float | None, ...]:
+        """Per depth: the share of chains accepted so far that its draft extends.
+
+        None where no chain was accepted so far, or none could get that deep.
+        """
+        shares = (1.0, *self._shares())
+        return tuple(
+            now / last if asked and last else None
+            for asked, (last, now) in zip(self.asked, pairwise(shares), strict=True)
+        )
 
     @property
-    def chain_length(self) -> float:
-        """Expected tokens a step of a chain this deep, bonus included."""
-        return 1 + sum(self._shares())
+    def chain_length(self) -> float | None:
+        """Expected tokens a step of a chain this deep, bonus included; None without a chain."""
+        return 1 + sum(self._shares()) if self.asked[0] else None
 
     def _shares(self) -> list[float]:
         return [k / max(a, 1) for k, a in zip(self.kept, self.asked, strict=True)]

@@ -25,6 +25,7 @@ from tss_bench.training.checkpoint import (
     check_loss,
     learning_rate,
     load_checkpoint,
+    reading_parts,
     save_checkpoint,
 )
 from tss_bench.training.corpora import text_digest
@@ -33,60 +34,17 @@ from tss_bench.training.eagle_objective import (
     Frozen,
     Hits,
     Losses,
-    Weights,
     chain_hits,
     losses,
 )
 from tss_bench.training.eagle_scaling import Scales, initialise, training_config
-from tss_bench.training.optimizers import check_optimizer, make_optimizers
+from tss_bench.training.eagle_settings import Settings
+from tss_bench.training.optimizers import make_optimizers
 
 CHECKPOINT = "checkpoint.pt"
-# Of matrix products while training; weights, norms and losses are float32 either way.
-PRECISIONS = ("bfloat16", "float32")
+_TEXT_ARGUMENTS = "--data, --held-out or --train-tokens"
 # Depth of the chains whose acceptance is reported.
 _CHAIN = 5
-
-
-@dataclass(frozen=True)
-class Settings:
-    """All that the weights depend on beside the data. Raises ValueError for a bad value."""
-
-    seed: int = 0
-    epochs: int = 3
-    batch_slots: int = 2048
-    optimizer: str = "muon"
-    learning_rate: float = 7e-4
-    warmup: int = 50
-    weight_decay: float = 0.1
-    clip: float = 1.0
-    multi_steps: int = 3
-    noise: float = 0.0
-    feature_weight: float = 0.5
-    token_weight: float = 1.0
-    step_decay: float = 0.8
-    eval_every: int = 100
-    patience: int = 8
-    precision: str = "bfloat16"
-
-    def __post_init__(self) -> None:
-        whole = ("epochs", "batch_slots", "multi_steps", "eval_every", "patience")
-        for name in whole:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(
-                f"precision={self.precision!r} is unknown; use one of {', '.join(PRECISIONS)}"
-            )
-        check_optimizer(self.optimizer)
-        for name in ("warmup", "noise", "feature_weight", "token_weight", "step_decay"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-
-    @property
-    def weights(self) -> Weights:
-        return Weights(self.feature_weight, self.token_weight, self.step_decay)
 
 
 @dataclass(frozen=True)
@@ -100,23 +58,33 @@ class Report:
     hits: Hits
 
     def to_dict(self) -> dict[str, Any]:
-        depths = [round(share, 4) for share in self.hits.acceptance]
+        """Rounded figures; None for those that nothing was measured for."""
         return {
             "step": self.step,
             "loss": round(self.loss, 4),
             "feature_loss": round(self.feature_loss, 4),
             "token_loss": round(self.token_loss, 4),
-            "acceptance_by_depth": depths,
-            "chain_accept_len": round(self.hits.chain_length, 4),
+            "acceptance_by_depth": [_rounded(share) for share in self.hits.acceptance],
+            "chain_accept_len": _rounded(self.hits.chain_length),
         }
 
     def __str__(self) -> str:
-        depths = " ".join(f"{share:.3f}" for share in self.hits.acceptance)
         return (
             f"step {self.step}: held-out loss {self.loss:.4f} (feature {self.feature_loss:.4f}, "
-            f"token {self.token_loss:.4f}), acceptance by depth {depths}, "
-            f"chain accept_len {self.hits.chain_length:.3f}"
+            f"token {self.token_loss:.4f}), {self._acceptance()}"
         )
+
+    def _acceptance(self) -> str:
+        if self.hits.chain_length is None:
+            return "acceptance not measured (no greedy answer is held out)"
+        depths = ["-" if share is None else f"{share:.3f}" for share in self.hits.acceptance]
+        return (
+            f"acceptance by depth {' '.join(depths)}, chain accept_len {self.hits.chain_length:.3f}"
+        )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def _as_float(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
@@ -124,7 +92,11 @@ def _as_float(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
 
 
 class Trainer:
-    """A head, its optimizers and how far they are; `run` trains, `best_head` is the outcome."""
+    """A head, its optimizers and how far they are; `run` trains, `best_head` is the outcome.
+
+    Where `directory` holds a checkpoint, the run continues from it, with its `scales` in place of
+    those given. Raises ValueError for a checkpoint of another run.
+    """
 
     def __init__(
         self,
@@ -138,18 +110,15 @@ class Trainer:
         directory: Path,
     ) -> None:
         self._corpus, self._train, self._held_out = corpus, list(train), list(held_out)
-        self._frozen, self._scales, self._settings = frozen, scales, settings
+        self._frozen, self._settings = frozen, settings
         self._path = directory / CHECKPOINT
         self._device = frozen.target.device
-        self._head = EagleHead(training_config(config, scales))
-        initialise(self._head, settings.seed)
-        if frozen.draft_ids.numel() < frozen.target.vocab_size:
-            offsets = frozen.draft_ids.cpu() - torch.arange(len(frozen.draft_ids))
-            self._head.get_buffer("d2t").copy_(offsets)
-        # Under autocast the residual stream is bfloat16; its norm is computed in float32.
-        norm = self._head.get_submodule("layers.0.post_attention_layernorm")
-        norm.register_forward_pre_hook(_as_float)
-        self._head.to(self._device)
+        state = load_checkpoint(self._path, self._run(), _TEXT_ARGUMENTS)
+        # Weights are in units of the scales they were trained with; those of features that were
+        # computed again may differ by rounding.
+        with reading_parts(self._path):
+            self.scales = scales if state is None else Scales(**state["run"]["scales"])
+        self._head = self._new_head(config)
         self._optimizers = make_optimizers(
             self._head, settings.optimizer, settings.learning_rate, settings.weight_decay
         )
@@ -161,6 +130,22 @@ class Trainer:
         self._best: dict[str, Tensor] = {}
         self._since_best = 0
         self._spent = 0.0
+        if state is not None:
+            with reading_parts(self._path):
+                self._resume(state)
+
+    def _new_head(self, config: EagleConfig) -> EagleHead:
+        """A head of shape `config` with its first weights, on the target's device."""
+        frozen = self._frozen
+        head = EagleHead(training_config(config, self.scales))
+        initialise(head, self._settings.seed)
+        if frozen.draft_ids.numel() < frozen.target.vocab_size:
+            offsets = frozen.draft_ids.cpu() - torch.arange(len(frozen.draft_ids))
+            head.get_buffer("d2t").copy_(offsets)
+        # Under autocast the residual stream is bfloat16; its norm is computed in float32.
+        norm = head.get_submodule("layers.0.post_attention_layernorm")
+        norm.register_forward_pre_hook(_as_float)
+        return head.to(self._device)
 
     @property
     def draft_vocab(self) -> int:
@@ -184,7 +169,6 @@ class Trainer:
 
     def run(self, max_minutes: float = math.inf, checkpoint_every: int = 100) -> None:
         """Train to the end, the time limit or an early stop; checkpoints on the way."""
-        self._resume()
         started = time.monotonic() - self._spent
         bar = tqdm(total=self.total_steps, initial=self.step, unit="step", smoothing=0.05)
         slots, began = 0, time.monotonic()
@@ -244,7 +228,7 @@ class Trainer:
                 self._head,
                 batch,
                 self._frozen,
-                self._scales,
+                self.scales,
                 settings.weights,
                 settings.multi_steps,
                 noise,
@@ -266,17 +250,18 @@ class Trainer:
     @torch.no_grad()
     def _evaluate(self) -> None:
         self._head.eval()
-        sums = torch.zeros(3)
-        slots, hits = 0, Hits((0,) * _CHAIN, (0,) * _CHAIN)
+        # One mean a column: total, feature and token loss.
+        sums, counts = torch.zeros(3), torch.zeros(3)
+        hits = Hits((0,) * _CHAIN, (0,) * _CHAIN)
         for sequences in plan_batches(self._held_out, self._settings.batch_slots):
             batch = self._corpus.batch(sequences).to(self._device)
             found = self._losses(batch)
             means = torch.stack((found.total, found.feature, found.token)).cpu().float()
-            sums += means * found.slots
-            slots += found.slots
+            over = torch.tensor([found.slots, found.slots, found.known])
+            sums, counts = sums + means * over, counts + over
             with self._autocast():
-                hits += chain_hits(self._head, batch, self._frozen, self._scales, _CHAIN)
-        loss, feature, token = (sums / max(slots, 1)).tolist()
+                hits += chain_hits(self._head, batch, self._frozen, self.scales, _CHAIN)
+        loss, feature, token = (sums / counts.clamp(min=1)).tolist()
         # The last step's loss came before its update: only this shows what the update did.
         check_loss(loss, self.step)
         report = Report(self.step, loss, feature, token, hits)
@@ -288,17 +273,16 @@ class Trainer:
             self._best = {k: v.cpu().clone() for k, v in self._head.state_dict().items()}
 
     def _run(self) -> dict[str, Any]:
-        """All that the weights depend on."""
+        """All that the weights depend on, beside the scales that a resumed run goes on with."""
         return {
             **asdict(self._settings),
             "text": text_digest(self._train, self._held_out),
-            "scales": asdict(self._scales),
             "draft_vocab": self.draft_vocab,
         }
 
     def _save(self) -> None:
         state = {
-            "run": self._run(),
+            "run": {**self._run(), "scales": asdict(self.scales)},
             "step": self.step,
             "head": self._head.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
@@ -309,12 +293,11 @@ class Trainer:
         }
         save_checkpoint(self._path, state)
 
-    def _resume(self) -> None:
-        """Continue from the checkpoint, if there is one; raises ValueError if it does not fit."""
-        state = load_checkpoint(self._path, self._run())
-        if state is None:
-            return
-        self._head.load_state_dict(state["head"])
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        # Both, so that weights that do not fit show now and not at the end.
+        for weights in (state["best"] or state["head"], state["head"]):
+            self._head.load_state_dict(weights)
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.step, self._best = state["step"], state["best"]

@@ -140,7 +140,7 @@ def _train(args: argparse.Namespace, settings: LayerSkipSettings, accelerator: A
         device="cpu" if accelerator.device.type == "cpu" else str(accelerator.device),
     )
     peft_model = prepare_model(model, settings, *_base(args.pretrained, info))
-    corpus = Corpus(shards)
+    corpus = Corpus(shards, info.hidden_size)
     train, held_out = split_by_directory(corpus, shards, args.held_out, settings.seed)
     trainer = LayerSkipTrainer(
         model, corpus, train, held_out, settings, args.out, accelerator, info.revision
@@ -235,6 +235,7 @@ def _counts(
     return {
         "answers": len(corpus.sequences),
         "held_out_answers": len(held_out),
+        "training_answers_dropped": len(corpus.sequences) - len(train) - len(held_out),
         "prompt_tokens": sum(s.prompt_length for s in corpus.sequences),
         "answer_tokens": sum(len(s.ids) - s.prompt_length for s in corpus.sequences),
         "training_tokens": sum(len(s.ids) for s in train),
