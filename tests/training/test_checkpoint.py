@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tss_bench.files import replace
 from tss_bench.training.checkpoint import (
     batches_from,
     learning_rate,
@@ -67,17 +66,11 @@ def test_a_torn_checkpoint_is_named(tmp_path: Path, content: bytes | None) -> No
 
 
 def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
-    killed: list[Path] = []
-
-    def write(part: Path) -> None:
-        killed.append(part)
-        part.touch()
-
-    for place in (tmp_path, tmp_path / "head", tmp_path / "data"):
-        place.mkdir(exist_ok=True)
-        replace(place / "model.safetensors", write)
+    places = [tmp_path, tmp_path / "head", tmp_path / "data"]
+    killed = [place / f"model.safetensors.{10**30}.part" for place in places]
     others = [tmp_path / "my.part", tmp_path / "checkpoint.pt"]
     for path in (*killed, *others):
+        path.parent.mkdir(exist_ok=True)
         path.touch()
     with only_run(tmp_path, "head"):
         # Another process may be writing text to `data`.
@@ -87,7 +80,7 @@ def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
 
 def test_a_run_that_is_refused_removes_nothing(tmp_path: Path) -> None:
     with only_run(tmp_path):
-        part = tmp_path / "checkpoint.pt.17.part"
+        part = tmp_path / f"checkpoint.pt.{10**30}.part"
         part.touch()
         with pytest.raises(ValueError, match="another training runs in"), only_run(tmp_path):
             pass

@@ -6,7 +6,6 @@ May import: torch, filelock, tss_bench.files.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from filelock import FileLock, Timeout
 
-from tss_bench.files import replace
+from tss_bench.files import remove_stale_parts, replace
 
 T = TypeVar("T")
 
@@ -57,17 +56,10 @@ def only_run(directory: Path, *inside: str) -> Iterator[None]:
         ) from error
     try:
         for place in (directory, *(directory / name for name in inside)):
-            _remove_parts(place)
+            remove_stale_parts(place)
         yield
     finally:
         lock.release()
-
-
-def _remove_parts(directory: Path) -> None:
-    """Remove what `tss_bench.files.replace` writes to before a file is whole."""
-    for path in directory.glob("*.part"):
-        if re.fullmatch(r".+\.\d+\.part", path.name):
-            path.unlink(missing_ok=True)
 
 
 def check_loss(loss: float, step: int) -> None:

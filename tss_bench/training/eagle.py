@@ -14,7 +14,6 @@ import argparse
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +47,9 @@ from tss_bench.training.eagle_trainer import Report, Trainer
 from tss_bench.training.records import (
     add_settings,
     command_line,
+    library_versions,
     read_settings,
-    source_commit,
+    source_state,
 )
 from tss_bench.training.self_generation import add_recipe_arguments
 from tss_bench.weights import (
@@ -293,6 +293,6 @@ def _provenance(
         "minutes": round(trainer.minutes, 1),
         "best": trainer.best_report.to_dict(),
         "evaluations": [report.to_dict() for report in trainer.reports],
-        "versions": {name: version(name) for name in ("torch", "transformers")},
-        "commit": source_commit(),
+        "versions": library_versions(),
+        "commit": source_state(),
     }

@@ -28,7 +28,8 @@ def add_settings(parser: Any, settings: type, texts: Mapping[str, str]) -> None:
     for field in fields(settings):
         flag = "--" + field.name.replace("_", "-")
         default: Any = field.default
-        parser.add_argument(flag, type=type(default), default=default, help=texts[field.name])
+        told = f"{texts[field.name]} (default {default})"
+        parser.add_argument(flag, type=type(default), default=default, help=told)
 
 
 def read_settings(args: argparse.Namespace, settings: type[S]) -> S:
