@@ -82,7 +82,7 @@ def test_provenance_tells_how_to_make_it_again_but_no_places(trained: Path) -> N
     assert made["data"]["answers"] <= 12
     assert made["data_recipes"][0]["prompts"] == 12
     assert made["best"]["feature_loss"] > 0
-    assert set(made["versions"]) == {"torch", "transformers"}
+    assert set(made["versions"]) == {"tss_bench", "torch", "transformers"}
 
 
 def test_a_finished_run_is_finished_again_without_training(

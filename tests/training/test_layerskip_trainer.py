@@ -144,7 +144,7 @@ def test_other_text_does_not_resume(corpus: Corpus, tmp_path: Path) -> None:
         copy.deepcopy(tiny.model()).requires_grad_(True),
         corpus, *fewer, SETTINGS, tmp_path, Accelerator(cpu=True),
     )  # fmt: skip
-    with pytest.raises(ValueError, match="another text"):
+    with pytest.raises(ValueError, match="other text"):
         again.run()
 
 

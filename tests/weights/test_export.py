@@ -125,6 +125,12 @@ def test_it_is_a_whole_checkpoint(source: Path, tmp_path: Path) -> None:
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 
+def test_others_may_read_it(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_model(str(source), SKIP, out, provenance={})
+    assert (out / "model.safetensors").stat().st_mode & 0o777 == 0o644
+
+
 def test_no_block_at_all_may_be_removed(source: Path, tmp_path: Path) -> None:
     export_model(str(source), SkipSet.dense(tiny.LAYERS), tmp_path / "out", provenance={})
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()

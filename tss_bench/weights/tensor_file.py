@@ -1,6 +1,6 @@
-"""A safetensors file that is written whole or not at all, readable as any other file is.
+"""Safetensors files that are readable as any other file is.
 
-May import: torch, safetensors, tss_bench.files.
+May import: torch, safetensors, transformers, tss_bench.files.
 """
 
 from __future__ import annotations
@@ -11,8 +11,19 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from tss_bench.files import replace
+
+# The library makes its files for their owner alone.
+_MODE = 0o644
+
+
+def write_model(model: PreTrainedModel, directory: Path) -> None:
+    """`save_pretrained`, with files for all to read."""
+    model.save_pretrained(directory)
+    for path in directory.glob("*.safetensors"):
+        path.chmod(_MODE)
 
 
 def write_tensors(
@@ -22,8 +33,7 @@ def write_tensors(
 
     def write(part: Path) -> None:
         save_file(dict(tensors), part, None if metadata is None else dict(metadata))
-        # The library makes the file for its owner alone.
-        part.chmod(0o644)
+        part.chmod(_MODE)
 
     try:
         replace(path, write)
