@@ -14,6 +14,7 @@ from tss_bench.weights.cache import WeightsUnavailable
 from tss_bench.weights.default_models import DEFAULT_MODEL, PACKAGED_MODELS
 from tss_bench.weights.loading import (
     describe,
+    load_config,
     load_model,
     load_tokenizer,
     resolve_device,
@@ -165,9 +166,11 @@ def test_absent_tensor_is_refused_not_made_up(llama_dir):
         load_model(str(llama_dir), device="cpu")
 
 
-def test_a_tokenizer_alone_needs_no_weights(llama_dir):
+def test_tokenizer_and_config_need_no_weights(llama_dir):
+    hidden_size = describe(str(llama_dir)).hidden_size
     (llama_dir / "model.safetensors").unlink()
     assert load_tokenizer(str(llama_dir)).get_vocab()["a"] == 3
+    assert load_config(str(llama_dir)).hidden_size == hidden_size
 
 
 @pytest.mark.parametrize("field", ["hidden_size", "vocab_size", "max_position_embeddings"])

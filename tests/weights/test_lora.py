@@ -22,6 +22,7 @@ from tss_bench.weights import (
     PACKAGED_MODELS,
     WeightsUnavailable,
     describe,
+    load_config,
     load_model,
     load_tokenizer,
     weights_fingerprint,
@@ -175,6 +176,7 @@ def test_description_and_tokenizer_are_the_base_s_under_its_own_id(make_lora, ll
     _, tokenizer, loaded_info = load_model(str(directory), device="cpu")
     assert loaded_info == info
     assert tokenizer.get_vocab() == load_tokenizer(str(directory)).get_vocab()
+    assert load_config(str(directory)).to_dict() == load_config(str(llama_dir)).to_dict()
     assert tokenizer.get_vocab()["a"] == 3
 
 

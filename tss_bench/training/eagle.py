@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PretrainedConfig
+from transformers import PretrainedConfig
 
 from tss_bench.decoding.drafters.eagle_head import EagleConfig
 from tss_bench.decoding.target import Target
@@ -56,8 +56,8 @@ from tss_bench.weights import (
     DEFAULT_MODEL,
     ModelInfo,
     describe,
+    load_config,
     load_model,
-    load_tokenizer,
     save_eagle_head,
 )
 
@@ -141,7 +141,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace, settings: Settings) -> None:
-    config = _read_head_config(args.pretrained)
+    # First, so that a target no head fits is refused before hours of text are made.
+    config = head_config(load_config(args.pretrained))
     directories = text_directories(args)
     shards = own_shards(directories, describe(args.pretrained))
     model, _, info = load_model(args.pretrained, device=args.device)
@@ -231,12 +232,6 @@ def head_config(config: PretrainedConfig) -> EagleConfig:
         vocab_size=size("vocab_size"),
         rms_norm_eps=getattr(text, "rms_norm_eps", None) or _RMS_NORM_EPS,
     )
-
-
-def _read_head_config(pretrained: str) -> EagleConfig:
-    """`head_config` of a model's files: what is wrong shows before hours of text are made."""
-    directory = load_tokenizer(pretrained).name_or_path
-    return head_config(AutoConfig.from_pretrained(directory))
 
 
 def _check(args: argparse.Namespace) -> None:

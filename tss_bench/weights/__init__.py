@@ -14,7 +14,14 @@ from tss_bench.weights.eagle import (
     save_eagle_head,
 )
 from tss_bench.weights.fingerprint import weights_fingerprint
-from tss_bench.weights.loading import DTYPES, ModelInfo, describe, load_model, load_tokenizer
+from tss_bench.weights.loading import (
+    DTYPES,
+    ModelInfo,
+    describe,
+    load_config,
+    load_model,
+    load_tokenizer,
+)
 from tss_bench.weights.tokenizers import (
     end_of_text_ids,
     require_same_tokenizer,
@@ -33,6 +40,7 @@ __all__ = [
     "describe",
     "eagle_notes",
     "end_of_text_ids",
+    "load_config",
     "load_eagle_head",
     "load_model",
     "load_tokenizer",

@@ -43,7 +43,7 @@ from tss_bench.weights.lora import (
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 # Where `tss-bench train` puts a model inside its --out.
 _TRAINED = ("adapter", "model")
@@ -127,17 +127,30 @@ def load_tokenizer(
 
     A packaged model is converted first, if it is not yet.
     """
+    whole, directory = _without_weights(name, revision, trust_remote_code)
+    return read_tokenizer(directory, whole, trust_remote_code)
+
+
+def load_config(
+    name: str, revision: str | None = None, *, trust_remote_code: bool = False
+) -> PretrainedConfig:
+    """The Transformers config of a model; of a LoRA its base's. As `load_tokenizer`."""
+    _, directory = _without_weights(name, revision, trust_remote_code)
+    return _read_config(directory, trust_remote_code)
+
+
+def _without_weights(name: str, revision: str | None, trust_remote_code: bool) -> tuple[str, Path]:
+    """A model's name and a directory with its config and tokenizer; of a LoRA those of its base."""
 
     def select(names: Iterable[str]) -> list[str]:
         return sorted({"config.json", *tokenizer_files(names)} & set(names))
 
     directory = _directory(name, revision, select, trust_remote_code)
-    if is_lora(directory):
-        lora = read_lora(directory, name)
-        base = _base_of(lora, trust_remote_code)
-        name = lora.base
-        directory = _directory(name, base.revision, select, trust_remote_code)
-    return read_tokenizer(directory, name, trust_remote_code)
+    if not is_lora(directory):
+        return name, directory
+    lora = read_lora(directory, name)
+    base = _base_of(lora, trust_remote_code)
+    return lora.base, _directory(lora.base, base.revision, select, trust_remote_code)
 
 
 def resolve_dtype(dtype: str) -> torch.dtype | str:
@@ -284,17 +297,24 @@ def _packaged_info(model: PackagedModel) -> ModelInfo:
     )
 
 
-def _read_info(directory: Path, model_id: str, revision: str, trust_remote_code: bool) -> ModelInfo:
+def _read_config(directory: Path, trust_remote_code: bool) -> PretrainedConfig:
     from transformers import AutoConfig
 
     if not (directory / "config.json").is_file():
         raise ValueError(f"{directory} has no config.json; a Transformers model directory has one")
     try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            directory, trust_remote_code=trust_remote_code
+        )
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(
             f"cannot read {directory / 'config.json'}: {_first_line(error)}"
         ) from error
+    return config
+
+
+def _read_info(directory: Path, model_id: str, revision: str, trust_remote_code: bool) -> ModelInfo:
+    config = _read_config(directory, trust_remote_code)
     text_config = config.get_text_config()
 
     def size(name: str) -> int:
