@@ -472,6 +472,6 @@ def _claim(directory: Path, recipe: GenerationRecipe) -> None:
         )
     if wrong:
         raise ValueError(
-            f"{directory} holds data with another {wrong[0]} ({found[wrong[0]]!r}, asked for "
+            f"{directory} holds data with another {wrong[0]} ({found.get(wrong[0])!r}, asked for "
             f"{asked[wrong[0]]!r}); use the same settings or another directory"
         )
