@@ -158,6 +158,23 @@ def test_a_statistical_race_still_chooses_a_feasible_set(surface: Surface, bound
         assert (result.best.accept, result.best.metric) == (exact.accept, exact.metric)
 
 
+@given(SURFACES, RULES, st.sampled_from(["hoeffding", "student"]), st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_a_statistical_race_asks_for_nothing_that_tss_bfs_does_not(
+    surface: Surface, rules: Rules, bound: str, depth: int
+) -> None:
+    if has_figures(surface, rules):
+        asked = []
+        for name, options in (("tss_bfs", {}), ("tss_race", {"bound": bound, "delta": 0.2})):
+            recorder = Recorder(surface)
+            space = surface.space(
+                depth=min(depth, surface.num_layers), budget=Budget(evaluations=10**6)
+            )
+            run_search(get(name), space, rules, recorder, options=options)
+            asked.append(recorder.decoded)
+        assert asked[1] <= asked[0]
+
+
 @given(SURFACES, st.sampled_from(["accept", "metric"]), st.integers(1, 4))
 @settings(max_examples=80, deadline=None)
 def test_one_objective_strategies_choose_the_best_they_evaluated(

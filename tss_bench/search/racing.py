@@ -22,7 +22,11 @@ from tss_bench.search.types import AcceptPair, Evaluation, Query, Score
 from tss_bench.types import SkipSet
 
 Verdict = bool | None
-"""True or False once it is settled, None while it is open."""
+"""True or False once it is settled, None while it is open.
+
+True is certain under every bound: a layer that a guess lets into the pool brings a pair with each
+other one, and an error costs more than the look it saves. Only False may rest on a likely bound.
+"""
 
 SLACK = 1e-7
 """Share of the summed magnitudes by which a sum must miss 0; above every rounding in the rules."""
@@ -204,7 +208,8 @@ class Race:
         unseen = [(span[0] - other[prompt], span[1] - other[prompt]) for prompt in left]
         order = [prompt for prompt in prompts if prompt in own] + left
         sizes = [lengths[prompt] for prompt in order]
-        low, high = bounds_of_sum(seen, unseen, self._bound, self._delta, sizes)
+        low, _ = bounds_of_sum(seen, unseen)
+        _, high = bounds_of_sum(seen, unseen, self._bound, self._delta, sizes)
         known = math.fsum(other[prompt] for prompt in prompts) - target
         slack = SLACK * (1 + abs(scale) + sum(map(abs, other.values())))
         if low + known > slack:

@@ -41,9 +41,9 @@ def tss_race(
     gives, with at most as many prompt evaluations. It assumes what `space.limits` says of a
     prompt not seen (at most max_accept ids a step, max_emitted ids in all; without limits nothing
     is dropped on A) and metrics in 0 … 1. `hoeffding` and `student` also drop on a paired bound
-    that errs with probability `delta` a look and side (see `tss_bench.search.bounds`); prompts
-    then come in random order from `seed`. Their choice is feasible all the same, since no set
-    is chosen before it is measured in full; it may not be the best. `width` sets at a time are
+    that errs with probability `delta` a look (see `tss_bench.search.bounds`); prompts then come
+    in random order from `seed`. Nothing is let in on such a bound: their choice is feasible, and
+    they ask for no set that `tss_bfs` would not; it may not be the best. `width` sets at a time are
     measured where one would do, for executors that work in parallel.
 
     The Pareto set is over the sets measured in full. Raises ValueError for a depth above 2
