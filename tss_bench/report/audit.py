@@ -20,11 +20,9 @@ from typing import Any
 from tss_bench.report.board import Board, Change, answers
 from tss_bench.report.entries import Entry
 from tss_bench.report.main_table import identity
+from tss_bench.report.repetition import NGRAM, lost_gain, repetition_record
 from tss_bench.report.samples import Sample
 from tss_bench.report.tables import Record
-
-NGRAM = 5
-SIGNIFICANT_P = 0.05
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,7 @@ class Audit:
     """The records of each kind of check, and the flags that the main table shows."""
 
     texts: Mapping[Entry, Record]
+    repetition: Mapping[Entry, Record]
     protocols: Mapping[Entry, Record]
     lossless: Mapping[Entry, Record]
     divergences: Sequence[Record]
@@ -41,6 +40,7 @@ class Audit:
 def audit(board: Board) -> Audit:
     """All checks of all entries."""
     texts = {entry: text_record(board, entry) for entry in board.entries}
+    repetition = {e: found for e in board.entries if (found := repetition_record(board, e))}
     protocols = {e: found for e in board.entries if (found := protocol_record(board, e))}
     divergences: list[Record] = []
     lossless = {}
@@ -50,10 +50,13 @@ def audit(board: Board) -> Audit:
             divergences += [one for one in compared if one["position"] is not None]
             lossless[entry] = {**identity(entry), **_lossless(compared)}
     flags = {
-        entry: _flags(board, entry, texts[entry], protocols.get(entry), lossless.get(entry))
+        entry: [
+            *_verdicts(protocols.get(entry), repetition.get(entry)),
+            *_flags(board, entry, texts[entry], lossless.get(entry)),
+        ]
         for entry in board.entries
     }
-    return Audit(texts, protocols, lossless, divergences, flags)
+    return Audit(texts, repetition, protocols, lossless, divergences, flags)
 
 
 def distinct_2(tokens: Sequence[Any]) -> float | None:
@@ -123,25 +126,13 @@ def protocol_record(board: Board, entry: Entry) -> dict[str, Any] | None:
         gain = _gain(board, one)
         found[f"gain_{name}"] = gain.value if gain else None
         found[f"gain_{name}_p"] = gain.p if gain else None
-    found["verdict"] = _verdict(_gain(board, entry), _gain(board, strict))
+    found["verdict"] = lost_gain(_gain(board, entry), _gain(board, strict), "under strict")
     return found
 
 
 def _gain(board: Board, entry: Entry) -> Change | None:
     native = board.native_of(entry)
     return None if native is None else board.change(native, entry, "accept_len")
-
-
-def _verdict(paper: Change | None, strict: Change | None) -> str | None:
-    """What becomes under `strict` of a gain in accept length under `paper`."""
-    if paper is None or strict is None or paper.value <= 0:
-        return None
-    if strict.value <= 0:
-        return "gain gone under strict"
-    sure = (paper.p or 0.0) < SIGNIFICANT_P
-    if sure and strict.p is not None and strict.p >= SIGNIFICANT_P:
-        return "gain not shown under strict"
-    return None
 
 
 def _ids_after_end(paper: Entry, strict: Entry) -> float | None:
@@ -196,12 +187,12 @@ def _lossless(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _flags(
-    board: Board, entry: Entry, texts: Record, protocols: Record | None, lossless: Record | None
-) -> list[str]:
+def _verdicts(*records: Record | None) -> list[str]:
+    return [record["verdict"] for record in records if record and record["verdict"]]
+
+
+def _flags(board: Board, entry: Entry, texts: Record, lossless: Record | None) -> list[str]:
     flags = []
-    if protocols and protocols["verdict"]:
-        flags.append(protocols["verdict"])
     if entry.failed:
         flags.append(f"failed: {entry.failed}")
     if not entry.rows:

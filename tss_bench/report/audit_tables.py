@@ -6,9 +6,10 @@ May import: the standard library (layer L2 of the design).
 from __future__ import annotations
 
 from tss_bench.report import text
-from tss_bench.report.audit import NGRAM, Audit
+from tss_bench.report.audit import Audit
 from tss_bench.report.board import Board
 from tss_bench.report.main_table import METHOD, MODEL, SKIP, field_column, section_title
+from tss_bench.report.repetition import NGRAM
 from tss_bench.report.tables import Column, Record, Table
 
 
@@ -36,13 +37,13 @@ TEXT_COLUMNS = (
 )
 
 
-def _gain_text(name: str) -> Column:
+def _gain_text(name: str, title: str) -> Column:
     def shown(record: Record) -> str:
         value, p = record[f"gain_{name}"], record[f"gain_{name}_p"]
         told = text.signed_share(value)
         return told if p is None else f"{told} p {text.p_value(p)}"
 
-    return Column(f"gain, {name}", shown, f"gain_{name}", "accept_len against native")
+    return Column(f"gain, {title}", shown, f"gain_{name}", "accept_len against native")
 
 
 def _after_end(record: Record) -> str:
@@ -65,8 +66,22 @@ PROTOCOL_COLUMNS = (
         "share of accept_len that strict lacks: text after the end or the token limit",
     ),
     _share("ids after the end", "ids_after_end", "share of the emitted ids that strict lacks"),
-    _gain_text("paper"),
-    _gain_text("strict"),
+    _gain_text("paper", "paper"),
+    _gain_text("strict", "strict"),
+    field_column("verdict", "verdict"),
+)
+
+REPETITION_COLUMNS = (
+    *_WHO,
+    field_column("requests", "requests", text.whole, sorts=True),
+    _share("repeated, native", "repeated_steps_native", "steps that begin in repeated text"),
+    _share("repeated, TSS", "repeated_steps_tss", "steps that begin in repeated text"),
+    field_column(
+        "new text, native", "accept_len_new_native", text.number, "accept_len", sorts=True
+    ),
+    field_column("new text, TSS", "accept_len_new_tss", text.number, "accept_len", sorts=True),
+    _gain_text("all", "all text"),
+    _gain_text("new", "new text"),
     field_column("verdict", "verdict"),
 )
 
@@ -84,9 +99,10 @@ LOSSLESS_COLUMNS = (
 
 
 def audit_tables(board: Board, found: Audit) -> list[Table]:
-    """The three kinds of checks, one table a section each."""
+    """The kinds of checks, one table a section each."""
     kinds = (
         ("audit_protocols", "Text after the end", found.protocols, PROTOCOL_COLUMNS),
+        ("audit_repetition", "Repeated text", found.repetition, REPETITION_COLUMNS),
         ("audit_texts", "Answers", found.texts, TEXT_COLUMNS),
         ("audit_lossless", "Losslessness", found.lossless, LOSSLESS_COLUMNS),
     )

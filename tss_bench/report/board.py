@@ -93,10 +93,11 @@ class Board:
         key = (before, after, name)
         if key not in self._changes:
             first, second = paired(before, after, name)
-            self._changes[key] = self._change(first, second)
+            self._changes[key] = self.compare(first, second)
         return self._changes[key]
 
-    def _change(self, first: Sequence[Pair], second: Sequence[Pair]) -> Change | None:
+    def compare(self, first: Sequence[Pair], second: Sequence[Pair]) -> Change | None:
+        """The paired difference of two lists of pairs, row by row; None where a side has none."""
         old, new = ratio(first), ratio(second)
         if old is None or new is None:
             return None

@@ -1,0 +1,111 @@
+"""Accept length without repeated text: the rule, the record and the flag, against hand counts.
+
+May import: pytest, tss_bench, tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.report.helpers import line, stats, write_run
+from tss_bench.report.audit import audit
+from tss_bench.report.board import Board
+from tss_bench.report.entries import Entry
+from tss_bench.report.files import find
+from tss_bench.report.repetition import FEWEST_ROWS, steps_in_new_text
+from tss_bench.report.samples import Turn
+
+CIRCLE = (1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2)
+"""From place 9 on each id ends five ids that stood before."""
+
+PLAIN = tuple(range(12))
+Answer = tuple[Sequence[int], Sequence[int]]
+
+
+@pytest.mark.parametrize(
+    ("ids", "accept_lengths", "expected"),
+    [
+        # Steps begin at 1, 5, 9 and 11; the last two in repeated text.
+        (CIRCLE, (4, 4, 2, 1), (8.0, 2.0)),
+        # The step that begins at 8 runs into repeated text, but its first id was new.
+        (CIRCLE, (4, 3, 4), (11.0, 3.0)),
+        (PLAIN, (4, 4, 2, 1), (11.0, 4.0)),
+        ((1,) * 7, (1,) * 6, (4.0, 4.0)),
+        ((7,), (), (0.0, 0.0)),
+    ],
+)
+def test_steps_that_begin_in_repeated_text_are_left_out(
+    ids: tuple[int, ...], accept_lengths: tuple[int, ...], expected: tuple[float, float]
+) -> None:
+    assert steps_in_new_text(Turn("", ids, accept_lengths=accept_lengths)) == expected
+
+
+def test_counts_that_do_not_belong_to_the_ids_say_nothing() -> None:
+    assert steps_in_new_text(Turn("", PLAIN, accept_lengths=(4, 4))) is None
+    assert steps_in_new_text(Turn("an answer of a stranger's file")) is None
+
+
+def both(
+    folder: Path, native: Sequence[Answer], sparse: Sequence[Answer], skip: Sequence[int] = (1,)
+) -> tuple[Board, Entry]:
+    """Native and sparse runs with one answer (ids, accept lengths) a row."""
+    for adapter, answers, skipped in (("native_eagle", native, ()), ("tss_eagle", sparse, skip)):
+        lines = [
+            line(number, {}, ids=ids, turns=[stats(lengths)])
+            for number, (ids, lengths) in enumerate(answers)
+        ]
+        write_run(folder, adapter, lines, skip=skipped)
+    board = Board(find([folder]), resamples=999)
+    (entry,) = (entry for entry in board.entries if entry.sparse)
+    return board, entry
+
+
+NATIVE: Answer = (PLAIN, (2, 2, 2, 2, 3))
+LOOPING: Answer = (CIRCLE, (2, 2, 2, 2, 3))
+"""Steps begin at 1, 3, 5, 7 and 9; the last one in repeated text."""
+
+
+def test_the_record_has_both_sides_with_and_without_repeated_text(tmp_path: Path) -> None:
+    board, entry = both(tmp_path, [NATIVE] * 6, [LOOPING] * 6)
+    record = audit(board).repetition[entry]
+    assert record["requests"] == 6
+    assert record["repeated_steps_native"] == 0
+    assert record["repeated_steps_tss"] == pytest.approx(1 / 5)
+    assert record["accept_len_new_native"] == pytest.approx(11 / 5)
+    assert record["accept_len_new_tss"] == pytest.approx(8 / 4)
+    assert record["gain_all"] == pytest.approx(0.0)
+    assert record["gain_new"] == pytest.approx(2 / 2.2 - 1)
+    assert record["verdict"] is None
+
+
+SLOW: Answer = (PLAIN, (2, 2, 2, 2, 2, 1))
+SLOWER: Answer = (PLAIN, (1,) * 9 + (2,))
+CIRCLING: Answer = (CIRCLE, (1, 1, 1, 1, 1, 1, 1, 1, 3))
+
+
+def test_a_gain_that_only_repeated_text_makes_is_flagged(tmp_path: Path) -> None:
+    # 11 of 5 against 11 of 6, and still 8 of 4 without the step at 9.
+    board, entry = both(tmp_path / "kept", [SLOW] * 6, [LOOPING] * 6)
+    assert list(audit(board).flags[entry]) == []
+    # 11 of 9 against 11 of 10, but 8 of 8 without the step at 9.
+    board, entry = both(tmp_path / "gone", [SLOWER] * 6, [CIRCLING] * 6)
+    record = audit(board).repetition[entry]
+    assert record["gain_all"] == pytest.approx(10 / 9 - 1)
+    assert record["gain_new"] == pytest.approx(1 / 1.1 - 1)
+    assert list(audit(board).flags[entry]) == ["gain gone without repeated text"]
+
+
+def test_few_rows_are_not_judged(tmp_path: Path) -> None:
+    rows = FEWEST_ROWS - 1
+    board, entry = both(tmp_path, [SLOWER] * rows, [CIRCLING] * rows)
+    record = audit(board).repetition[entry]
+    assert (record["gain_all"] > 0, record["gain_new"] < 0) == (True, True)
+    assert record["verdict"] is None
+
+
+def test_nothing_is_said_of_a_target_that_skips_nothing(tmp_path: Path) -> None:
+    board, entry = both(tmp_path, [NATIVE] * 6, [LOOPING] * 6, skip=())
+    assert entry not in audit(board).repetition
