@@ -19,7 +19,7 @@ from tss_bench.report.repetition import FEWEST_ROWS, steps_in_new_text
 from tss_bench.report.samples import Turn
 
 CIRCLE = (1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2)
-"""From place 9 on each id ends five ids that stood before."""
+"""From place 5 on each id lies in five ids that stood before."""
 
 PLAIN = tuple(range(12))
 Answer = tuple[Sequence[int], Sequence[int]]
@@ -28,12 +28,13 @@ Answer = tuple[Sequence[int], Sequence[int]]
 @pytest.mark.parametrize(
     ("ids", "accept_lengths", "expected"),
     [
-        # Steps begin at 1, 5, 9 and 11; the last two in repeated text.
-        (CIRCLE, (4, 4, 2, 1), (8.0, 2.0)),
-        # The step that begins at 8 runs into repeated text, but its first id was new.
-        (CIRCLE, (4, 3, 4), (11.0, 3.0)),
+        # Steps begin at 1, 5, 9 and 11; only the first one in new text.
+        (CIRCLE, (4, 4, 2, 1), (4.0, 1.0)),
+        # The step that begins at 4 runs into repeated text, but its first id was new.
+        (CIRCLE, (3, 3, 5), (6.0, 2.0)),
         (PLAIN, (4, 4, 2, 1), (11.0, 4.0)),
-        ((1,) * 7, (1,) * 6, (4.0, 4.0)),
+        ((1,) * 7, (1,) * 6, (0.0, 0.0)),
+        ((1,) * 5, (1,) * 4, (4.0, 4.0)),
         ((7,), (), (0.0, 0.0)),
     ],
 )
@@ -65,7 +66,7 @@ def both(
 
 NATIVE: Answer = (PLAIN, (2, 2, 2, 2, 3))
 LOOPING: Answer = (CIRCLE, (2, 2, 2, 2, 3))
-"""Steps begin at 1, 3, 5, 7 and 9; the last one in repeated text."""
+"""Steps begin at 1, 3, 5, 7 and 9; the last three in repeated text."""
 
 
 def test_the_record_has_both_sides_with_and_without_repeated_text(tmp_path: Path) -> None:
@@ -73,9 +74,9 @@ def test_the_record_has_both_sides_with_and_without_repeated_text(tmp_path: Path
     record = audit(board).repetition[entry]
     assert record["requests"] == 6
     assert record["repeated_steps_native"] == 0
-    assert record["repeated_steps_tss"] == pytest.approx(1 / 5)
+    assert record["repeated_steps_tss"] == pytest.approx(3 / 5)
     assert record["accept_len_new_native"] == pytest.approx(11 / 5)
-    assert record["accept_len_new_tss"] == pytest.approx(8 / 4)
+    assert record["accept_len_new_tss"] == pytest.approx(4 / 2)
     assert record["gain_all"] == pytest.approx(0.0)
     assert record["gain_new"] == pytest.approx(2 / 2.2 - 1)
     assert record["verdict"] is None
@@ -87,10 +88,10 @@ CIRCLING: Answer = (CIRCLE, (1, 1, 1, 1, 1, 1, 1, 1, 3))
 
 
 def test_a_gain_that_only_repeated_text_makes_is_flagged(tmp_path: Path) -> None:
-    # 11 of 5 against 11 of 6, and still 8 of 4 without the step at 9.
+    # 11 of 5 against 11 of 6, and still 4 of 2 in new text.
     board, entry = both(tmp_path / "kept", [SLOW] * 6, [LOOPING] * 6)
     assert list(audit(board).flags[entry]) == []
-    # 11 of 9 against 11 of 10, but 8 of 8 without the step at 9.
+    # 11 of 9 against 11 of 10, but 4 of 4 in new text.
     board, entry = both(tmp_path / "gone", [SLOWER] * 6, [CIRCLING] * 6)
     record = audit(board).repetition[entry]
     assert record["gain_all"] == pytest.approx(10 / 9 - 1)

@@ -2,8 +2,9 @@
 
 A drafter guesses best where the target goes round in circles, and a target that lost blocks does
 so more often: its accept length rises because its answers got worse. Here steps that begin in
-repeated text are left out. A step begins there if its first id ends an n-gram that stood in the
-answer before; that id is the same whatever was drafted, so the rule favours no drafter.
+repeated text are left out. A step begins there if its first id lies in an n-gram that began
+earlier in the answer, too. Which places those are, the text alone tells, and under greedy decoding
+that is the same whatever was drafted: the rule favours no drafter.
 
 May import: tss_bench.{types,scoring} (layer L2 of the design).
 """
@@ -43,13 +44,13 @@ def steps_in_new_text(turn: Turn) -> Pair | None:
 
 
 def _repeated_places(ids: Sequence[int]) -> set[int]:
-    """The places at which an n-gram ends that stood before."""
+    """The places of all n-grams that began before, too."""
     seen: set[tuple[int, ...]] = set()
-    found = set()
-    for end in range(NGRAM - 1, len(ids)):
-        gram = tuple(ids[end - NGRAM + 1 : end + 1])
+    found: set[int] = set()
+    for start in range(len(ids) - NGRAM + 1):
+        gram = tuple(ids[start : start + NGRAM])
         if gram in seen:
-            found.add(end)
+            found.update(range(start, start + NGRAM))
         seen.add(gram)
     return found
 
