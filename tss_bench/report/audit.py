@@ -126,7 +126,8 @@ def protocol_record(board: Board, entry: Entry) -> dict[str, Any] | None:
         gain = _gain(board, one)
         found[f"gain_{name}"] = gain.value if gain else None
         found[f"gain_{name}_p"] = gain.p if gain else None
-    found["verdict"] = lost_gain(_gain(board, entry), _gain(board, strict), "under strict")
+    gain = _gain(board, strict)
+    found["verdict"] = lost_gain(_gain(board, entry), gain, "under strict") if gain else None
     return found
 
 

@@ -40,7 +40,8 @@ class Figure:
 class Change:
     """`after` against `before` on the rows that both have: relative, but plain after a zero.
 
-    `p` is the two-sided paired bootstrap p-value of the difference.
+    `p` is the two-sided paired bootstrap p-value of the difference, `rows` the number of rows that
+    count on both sides: one without a step tells nothing of a figure by steps.
     """
 
     value: float
@@ -107,7 +108,8 @@ class Board:
         ) or (None, None)
         p = paired_ratio_p_value(first, second, resamples=self._resamples)
         value = new / old - 1 if relative else new - old
-        return Change(value, relative, low, high, p, len(first))
+        rows = sum(bool(a[1] and b[1]) for a, b in zip(first, second, strict=True))
+        return Change(value, relative, low, high, p, rows)
 
     def speed_up(self, entry: Entry) -> Figure | None:
         """tokens/s over those of its native entry, only where the two ran interleaved."""

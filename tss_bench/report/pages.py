@@ -112,10 +112,11 @@ def audit_blocks(board: Board, found: Audit) -> Iterator[Block]:
     yield Paragraph(
         "Answers: distinct-2 is low and the longest repeat high where an answer goes round in "
         "circles; same as dense compares with the native run of the same drafter. Text after the "
-        "end: the same requests under both protocols. Repeated text: accept length without the "
-        "steps whose first id lies in a 5-gram that the answer had before. Losslessness: "
-        "under protocol strict, each answer against that of plain decoding of the same target; in "
-        "16-bit formats answers may part where two logits are equal within rounding."
+        "end: the same requests under both protocols. Repeated text: accept length in new text, "
+        "which is all that lies in no 5-gram that the answer had before, from files that hold ids "
+        "(tss-bench run writes them). Losslessness: under protocol strict, each answer against "
+        "that of plain decoding of the same target; in 16-bit formats answers may part where two "
+        "logits are equal within rounding."
     )
     yield from audit_tables(board, found)
 

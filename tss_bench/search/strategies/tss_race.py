@@ -42,8 +42,9 @@ def tss_race(
     prompt not seen (at most max_accept ids a step, max_emitted ids in all; without limits nothing
     is dropped on A) and metrics in 0 … 1. `hoeffding` and `student` also drop on a paired bound
     that errs with probability `delta` a look (see `tss_bench.search.bounds`); prompts then come
-    in random order from `seed`. Nothing is let in on such a bound: their choice is feasible, and
-    they ask for no set that `tss_bfs` would not; it may not be the best. `width` sets at a time are
+    in random order from `seed`. Nothing is let in on such a bound: a set that is chosen is
+    feasible, but it may not be the best, or dense may be kept though one is. Without a budget that
+    ends it early, no race asks for a set that `tss_bfs` would not. `width` sets at a time are
     measured where one would do, for executors that work in parallel.
 
     The Pareto set is over the sets measured in full. Raises ValueError for a depth above 2
@@ -68,7 +69,8 @@ def tss_race(
     result = yield from decide("min_cost", rules, race.dense, known, stopped)
     if result.kept_dense and not stopped:
         tried = sum(map(len, levels))
-        return replace(result, reason=f"dense kept: none of {tried} sets can be feasible")
+        sure = "can be feasible" if bound == "exact" else f"is likely to be feasible ({bound})"
+        return replace(result, reason=f"dense kept: none of {tried} sets {sure}")
     return result
 
 
