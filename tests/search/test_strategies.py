@@ -175,6 +175,16 @@ def test_a_statistical_race_asks_for_nothing_that_tss_bfs_does_not(
         assert asked[1] <= asked[0]
 
 
+def test_a_statistical_race_that_keeps_dense_calls_it_likely() -> None:
+    surface = Surface(478306, num_layers=2, num_prompts=8, wild=True, accuracy=True)
+    rules = Rules(0, 0.05, "absolute", use_metric=False)
+    options = {"bound": "student", "delta": 0.45, "chunk": 2, "width": 3, "seed": 6}
+    guessed = search("tss_race", surface, rules, options=options, limits=Limits())
+    assert guessed.kept_dense
+    assert guessed.reason == "dense kept: none of 0 sets is likely to be feasible (student)"
+    assert not search("tss_bfs", surface, rules, limits=Limits()).kept_dense
+
+
 @given(SURFACES, st.sampled_from(["accept", "metric"]), st.integers(1, 4))
 @settings(max_examples=80, deadline=None)
 def test_one_objective_strategies_choose_the_best_they_evaluated(
