@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+import torch
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests import tiny
@@ -67,6 +68,24 @@ def arguments(model_dir: Path, *words: str, model_args: str = "") -> argparse.Na
     return parser.parse_args([*given, *words])
 
 
+CLEAR = 0.2
+"""Logits of two drafts that are nearer may change places; see `clear_drafts`."""
+
+
+def clear_drafts(prompt: list[int], answer: tuple[int, ...], exit_layer: int) -> bool:
+    """Whether the exit's best id leads clearly at each place of the answer.
+
+    From its second pass on the hub's draft has other logits than one pass over the same ids
+    (transformers 5.24, by up to 0.07 where it was looked at), so near ties say nothing of us.
+    """
+    model = tiny.model()
+    with torch.no_grad():
+        states = model(torch.tensor([[*prompt, *answer]]), output_hidden_states=True).hidden_states
+        logits = model.lm_head(model.model.norm(states[exit_layer]))[0, len(prompt) - 1 :]
+    best = logits.topk(2).values
+    return bool((best[:, 0] - best[:, 1]).min() > CLEAR)
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.integers(3, tiny.VOCAB - 1), min_size=1, max_size=30),
@@ -74,6 +93,7 @@ def arguments(model_dir: Path, *words: str, model_args: str = "") -> argparse.Na
     st.integers(1, 5),
     st.integers(1, 14),
 )
+@example([47, 12, 18, 3, 12, 13, 18, 12, 30, 10, 8, 27, 42], 1, 1, 4)  # its third draft is close
 def test_our_drafts_fare_as_the_hub_s_under_its_rule(
     prompt: list[int], exit_layer: int, length: int, limit: int
 ) -> None:
@@ -84,6 +104,7 @@ def test_our_drafts_fare_as_the_hub_s_under_its_rule(
     hub = hub_assisted(model, prompt, limit, drafter, [tiny.EOS])
     assert list(hub.ids) == reference.hub_generate("llama", prompt, limit)
     assert sum(hub.lengths) == len(hub.ids)
+    assume(clear_drafts(prompt, hub.ids, exit_layer))
     assert hub_rule(tiny.target(), drafter, prompt, hub.ids, limit) == hub.lengths
 
 
