@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from tss_bench.weights.loading import resolve_device
 _SIZES = ("total_token", "depth", "top_k")
 _CPU_TREE = "token_recycling_8"
 _GPU_TREE = "token_recycling_61"
+_LABEL = re.compile(r"[A-Za-z0-9_+-]+")
 
 
 class NativeAR(SpeculativeLM):
@@ -169,10 +171,19 @@ ADAPTERS: dict[str, type[SpeculativeLM]] = {
 
 
 def find_adapter(name: str) -> type[SpeculativeLM]:
-    """The adapter of that name. Raises AdapterError naming the nearest one."""
+    """The adapter of that name, of `tss_eagle@LABEL` that of `tss_eagle`.
+
+    Labels tell several adapters of one class apart. Raises AdapterError naming the nearest
+    adapter, and for a label that is no word.
+    """
+    name, at, label = str(name).partition("@")
+    if at and not _LABEL.fullmatch(label):
+        raise AdapterError(
+            f"{name}@{label}: a label is letters, digits, '_', '+' and '-', such as {name}@a"
+        )
     if name in ADAPTERS:
         return ADAPTERS[name]
-    near = difflib.get_close_matches(str(name), ADAPTERS, n=1)
+    near = difflib.get_close_matches(name, ADAPTERS, n=1)
     hint = f"did you mean {near[0]!r}? There" if near else "there"
     raise AdapterError(f"no adapter {name!r}; {hint} is {', '.join(ADAPTERS)}")
 

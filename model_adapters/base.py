@@ -65,7 +65,7 @@ class SpeculativeLM(TemplateLM):
     counts last for one run.
     """
 
-    name: ClassVar[str]
+    name: str
     drafter_id: ClassVar[str]
     sparse: ClassVar[bool]
     side_by_side: ClassVar[bool] = True
@@ -115,13 +115,15 @@ class SpeculativeLM(TemplateLM):
     # Construction.
 
     @classmethod
-    def prepare(cls, given: Mapping[str, Any]) -> Self:
+    def prepare(cls, given: Mapping[str, Any], name: str | None = None) -> Self:
         """An adapter whose arguments are checked; call `load` before anything else.
 
+        `name` is what it calls itself where there are several of its class (`find_adapter`).
         Raises AdapterError as the constructor does; no weights are loaded.
         """
         adapter = cls.__new__(cls)
         TemplateLM.__init__(adapter)
+        adapter.name = name or cls.name
         adapter._check(given)
         return adapter
 

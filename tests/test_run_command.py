@@ -27,11 +27,13 @@ from tests.model_adapters.conftest import TEMPLATE, save_model
 from tss_bench import cli, harness, run_command, run_plan
 from tss_bench.answer_records import digest
 from tss_bench.domains import DomainConfig, DomainMap
+from tss_bench.report.board import Board
+from tss_bench.report.files import find
 from tss_bench.report.spec_bench import compare, read_answers
 from tss_bench.run_choices import routes, skip_sets
 from tss_bench.run_divergences import _comparable, plain_of
 from tss_bench.run_files import _unless_failed
-from tss_bench.run_records import Record
+from tss_bench.run_records import Record, RunError
 from tss_bench.task_paths import task_directory
 from tss_bench.types import GeneratedText, SkipSet
 
@@ -630,6 +632,47 @@ def test_arguments_of_a_sparse_adapter_are_for_the_native_one_added_for_it(argum
     assert "skip_layers" not in given[NATIVE]
     adapters, _, _ = run_plan.prepare_run([NATIVE, SPARSE], own, alone=False)
     assert adapters[NATIVE].arguments.state == "request"
+
+
+def test_labels_let_several_skip_sets_run_beside_one_native(
+    arguments: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = f"{SPARSE}@one", f"{SPARSE}@two"
+    model = ",".join(part for part in arguments.split(",") if "skip_layers" not in part)
+    given = f"{model},{one}.skip_layers=1,{two}.skip_layers=1+2"
+    place = ("--tasks", TRANSLATION, "--limit", "2", "--out", str(tmp_path / "out"))
+    limit = ("--gen_kwargs", "max_gen_toks=6")
+    words = ("run", "--model", f"{one},{two}", "--model_args", given, *limit, *place)
+    assert cli.main([*words]) == 0
+    assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {
+        *(NATIVE, one, two)
+    }
+    for name, skip in ((NATIVE, []), (one, [1]), (two, [1, 2])):
+        told = results(tmp_path / "out", name)["tss_bench"]
+        assert (told["adapter"], told["native"]) == (name, NATIVE)
+        assert told["skip_sets"][TRANSLATION]["skip"] == skip
+        assert set(told["interleaved_with"]) == {NATIVE, one, two} - {name}
+    assert f"{two}: tiny-chat" in capsys.readouterr().out
+    board = Board(find([tmp_path / "out"]), resamples=99)
+    sparse = [entry for entry in board.entries if entry.skip]
+    assert [board.native_of(entry).run.adapter for entry in sparse] == [NATIVE] * 2
+    assert [board.speed_up(entry) is None for entry in sparse] == [False] * 2
+
+
+def test_sparse_adapters_that_need_different_natives_are_refused(arguments: str) -> None:
+    one, two = f"{SPARSE}@one", f"{SPARSE}@two"
+    for given in (f"{one}.state=run,{two}.state=request", f"{two}.state=run"):
+        with pytest.raises(RunError, match=f"{one} and {two} differ in state.*{NATIVE}.state="):
+            run_plan.prepare_run([one, two], f"{arguments},{given}", alone=False)
+        own = f"{arguments},{given},{NATIVE}.state=run"
+        adapters, _, _ = run_plan.prepare_run([one, two], own, alone=False)
+        assert adapters[NATIVE].arguments.state == "run"
+    dense = ",".join(part for part in arguments.split(",") if "skip_layers" not in part)
+    adapters, _, _ = run_plan.prepare_run([f"{NATIVE}@a"], dense, alone=False)
+    assert [*adapters] == [f"{NATIVE}@a"]
+    for bad in ("tss_ar@", "tss_ar@a/b", "tss_ar@a.b"):
+        with pytest.raises(ValueError, match=r"tss_ar@.*a label is letters.*such as tss_ar@a"):
+            run_plan.prepare_run([bad], arguments, alone=False)
 
 
 def test_a_group_is_the_adapters_that_can_run_with_their_natives(

@@ -96,7 +96,8 @@ def prepare_adapters(
     bad arguments.
     """
     return {
-        name: find_adapter(name).prepare(given) for name, given in shares(names, arguments).items()
+        name: find_adapter(name).prepare(given, name)
+        for name, given in shares(names, arguments).items()
     }
 
 
@@ -128,7 +129,7 @@ def prepare_each(
     meant = {*required, *(name.partition(".")[0] for name in named)}
     for name, given in shares(names, named).items():
         try:
-            prepared[name] = find_adapter(name).prepare(given)
+            prepared[name] = find_adapter(name).prepare(given, name)
         except IncompleteError as error:
             if name in meant:
                 raise

@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         required=True,
         help="comma-separated adapters; native, tss and all are those that can run; native_X is "
-        "added for tss_X (see --alone)",
+        "added for tss_X (see --alone); X@LABEL is one more of a kind, with arguments of its own",
     )
     parser.add_argument("--tasks", required=True, help="comma-separated tasks or groups")
     add_include_path(parser)
@@ -178,12 +178,10 @@ def prepare_run(names: Sequence[str], model_args: str, *, alone: bool) -> Prepar
     wanted = members(names)
     all_names = adapter_names(wanted, alone=alone)
     arguments = split_arguments(model_args)
-    for name, value in list(arguments.items()):
-        adapter, _, argument = name.partition(".")
-        native = native_of(adapter)
-        added = native in all_names and native not in wanted
-        if added and argument in find_adapter(native).allowed_arguments():
-            arguments.setdefault(f"{native}.{argument}", value)
+    for native in all_names:
+        if native not in wanted:
+            sparse = [name for name in wanted if native_of(name) == native]
+            arguments = _native_arguments(native, sparse, arguments) | arguments
     required = [name for name in wanted if name in (*names, wanted[0])]
     adapters, left_out = prepare_each(all_names, arguments, adapter_names(required, alone=alone))
     # A native adapter that was added goes with its sparse one.
@@ -191,6 +189,28 @@ def prepare_run(names: Sequence[str], model_args: str, *, alone: bool) -> Prepar
     adapters = {n: adapter for n, adapter in adapters.items() if n in wanted or n in natives}
     given = shares(all_names, arguments)
     return adapters, {name: given[name] for name in adapters}, left_out
+
+
+def _native_arguments(
+    native: str, sparse: Sequence[str], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the `sparse` adapters were given for themselves and their common native takes, too.
+
+    Raises RunError where it would have to be two natives at once.
+    """
+    takes = find_adapter(native).allowed_arguments()
+    own = [
+        {part: arguments[key] for part in sorted(takes) if (key := f"{name}.{part}") in arguments}
+        for name in sparse
+    ]
+    for name, given in zip(sparse, own, strict=True):
+        for part in sorted(given.keys() | own[0].keys()):
+            if given.get(part) != own[0].get(part) and f"{native}.{part}" not in arguments:
+                raise RunError(
+                    f"{sparse[0]} and {name} differ in {part}, and one {native} goes beside both; "
+                    f"say {native}.{part}=…, or run them apart"
+                )
+    return {f"{native}.{part}": value for part, value in own[0].items()}
 
 
 def adapter_names(names: Sequence[str], *, alone: bool) -> list[str]:
@@ -202,9 +222,13 @@ def adapter_names(names: Sequence[str], *, alone: bool) -> list[str]:
 
 
 def native_of(name: str) -> str:
-    """The adapter of the same drafter on the dense target; `name` itself where there is none."""
-    native = NATIVE_PREFIX + name.removeprefix(SPARSE_PREFIX)
-    return native if native in ADAPTERS else name
+    """The adapter of the same drafter on the dense target; `name` itself where there is none.
+
+    One goes beside all `tss_X@LABEL` of a run.
+    """
+    kind = name.partition("@")[0]
+    native = kind.replace(SPARSE_PREFIX, NATIVE_PREFIX, 1)
+    return native if kind.startswith(SPARSE_PREFIX) and native in ADAPTERS else name
 
 
 def row_digests(task: TaskRequests) -> list[str]:
