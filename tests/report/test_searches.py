@@ -119,6 +119,16 @@ def test_a_search_says_how_long_it_took_and_where(board: Board) -> None:
     assert table.remarks()[-1] == "Searched on: A CPU, 2 threads"
 
 
+def test_a_search_stands_once_however_many_maps_hold_it(tmp_path: Path) -> None:
+    write_tests(tmp_path / "runs")
+    write_map(tmp_path / "maps" / "first.json", [1, 2], "tss_bfs", seconds=3.0)
+    write_map(tmp_path / "maps" / "copy.json", [1, 2], "tss_bfs", seconds=3.0)
+    write_map(tmp_path / "maps" / "other.json", [1, 2], "tss_bfs", seconds=4.0)
+    (table,) = strategy_tables(Board(find([tmp_path]), resamples=99))
+    assert [row["strategy"] for row in table.records] == ["dense", "tss_bfs", "tss_bfs"]
+    assert [row["seconds"] for row in table.records] == [None, 3.0, 4.0]
+
+
 @pytest.mark.parametrize("seconds", [None, "soon", True])
 def test_a_map_without_seconds_has_no_such_column(tmp_path: Path, seconds: object) -> None:
     write_tests(tmp_path / "runs")

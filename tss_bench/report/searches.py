@@ -109,9 +109,12 @@ def strategy_tables(board: Board) -> list[Table]:
             if not config.skip:
                 score = base
             strategy = str(record.get("strategy"))
-            rows[(*where, 1, strategy, label)] = _strategy(
+            row = _strategy(
                 board, target, strategy, config.skip, score, base, record, label, metric
             )
+            # A map that was copied, or taken over into another one, tells nothing new.
+            if not any({**row, "map": other["map"]} == other for other in rows.values()):
+                rows[(*where, 1, strategy, label)] = row
     return [
         Table(
             "strategies",
