@@ -157,6 +157,7 @@ def _speed_panel(
     """One task: its entries, and for each native one with a sparse one the limit."""
     widest = 1.25 * max(entry.sparsity or 0.0 for entry in members)
     labels = labels_of(members)
+    ends: list[float] = []
     for entry in members:
         found = board.figure(entry, "tokens_per_second")
         assert found is not None
@@ -178,9 +179,12 @@ def _speed_panel(
             limit = [base.value / (1 - share) for share in grid]
             color = colors[labels[entry]]
             axes.plot(grid, limit, color=color, linewidth=0.9, linestyle="--", zorder=1)
-            axes.annotate(
-                "L/(L-|S|)", (widest, limit[-1]), color=color, fontsize=7, ha="right", va="bottom"
-            )
+            ends.append(limit[-1])
+    if ends:
+        # Once, on the highest line: the lines of several drafters lie close together.
+        axes.annotate(
+            "L/(L-|S|)", (widest, max(ends)), color="dimgrey", fontsize=7, ha="right", va="bottom"
+        )
     axes.set(xlabel="sparsity |S|/L", ylabel="tokens/s", xlim=(-0.05 * widest, widest))
     axes.set_ylim(bottom=0)
 
