@@ -27,6 +27,7 @@ LAYERS = {
     "tss_bench.files": 0,
     "tss_bench.locks": 0,
     "tss_bench.paths": 0,
+    "tss_bench.quotes": 0,
     "tss_bench.protocols": 0,
     "tss_bench.task_paths": 0,
     "tss_bench.types": 0,

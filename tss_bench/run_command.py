@@ -21,10 +21,11 @@ from model_adapters.base import SpeculativeLM
 from tss_bench.answer_records import digest
 from tss_bench.data.resolve import mt_bench_categories
 from tss_bench.harness import TaskRequests, answer_rounds, load_adapters
+from tss_bench.quotes import without_quotes
 from tss_bench.report.spec_bench import Answer, Choice, write_answers
 from tss_bench.run_files import Answered, time_stamp, write_results
 from tss_bench.run_plan import RunPlan, add_arguments, make_plan, row_digests
-from tss_bench.run_records import Record, Round, RunError, RunRecords, one_line
+from tss_bench.run_records import Record, Round, RunError, RunRecords, one_line, texts_in
 
 __all__ = ["add_arguments", "run"]
 
@@ -200,9 +201,10 @@ def _spec_bench(
                 continue
             row = _row_id(task, request)
             stats = answer.stats
+            texts = texts_in(request.doc) if plan.no_docs else []
             choice = Choice(
                 index=0,
-                turns=answer.turns,
+                turns=tuple(without_quotes(turn, texts) for turn in answer.turns),
                 decoding_steps=tuple(turn.verify_steps for turn in stats),
                 new_tokens=tuple(turn.new_tokens for turn in stats),
                 wall_time=tuple(turn.wall_s for turn in stats),

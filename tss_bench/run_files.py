@@ -27,6 +27,7 @@ from model_adapters.base import SpeculativeLM
 from tss_bench.answer_records import digest
 from tss_bench.files import replace_text
 from tss_bench.harness import TaskRequests
+from tss_bench.quotes import without_quotes
 from tss_bench.run_choices import routes, skip_sets
 from tss_bench.run_divergences import divergences, plain_of
 from tss_bench.run_plan import RunPlan, data_source, native_of
@@ -316,23 +317,37 @@ def sample_record(
 def without_docs(line: Mapping[str, Any]) -> dict[str, Any]:
     """A sample line without text of the data set; hashes and our own answers stay.
 
-    Metrics that hold text (corpus metrics keep the references of each row) go.
+    Metrics that hold text (corpus metrics keep the references of each row) go, and what an answer
+    quotes of its row is a gap in its text; its ids stay whole.
     """
     doc, metrics = line["doc"], list(line["metrics"])
+    texts = texts_in([doc, line["target"], line["arguments"]])
+    answer = {name: _unquoted(line[name], texts) for name in ("resps", "filtered_resps")}
+    own = {name: value for name, value in line["tss"].items() if name != "references"}
+    if "turns" in own:
+        own["turns"] = _unquoted(own["turns"], texts)
     kept = [name for name in metrics if not texts_in(line[name])]
     gone = {"arguments", "target", *metrics} - set(kept)
     row = _row(doc, line["doc_id"])
     source = doc.get("data_source") if isinstance(doc, Mapping) else None
     return {
         **{name: value for name, value in line.items() if name not in gone},
+        **answer,
         "doc": {
             "id": row["row"],
             "content_hash": row["content_hash"],
             "data_source": source or "foreign",
         },
         "metrics": kept,
-        "tss": {name: value for name, value in line["tss"].items() if name != "references"},
+        "tss": own,
     }
+
+
+def _unquoted(value: Any, texts: Sequence[str]) -> Any:
+    """An answer, or lists of them, without what they quote of `texts`."""
+    if isinstance(value, list | tuple):
+        return [_unquoted(each, texts) for each in value]
+    return without_quotes(value, texts) if isinstance(value, str) else value
 
 
 def _row(doc: Any, doc_id: int) -> dict[str, str]:

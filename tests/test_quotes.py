@@ -1,0 +1,51 @@
+"""What an answer quotes of its row becomes a gap.
+
+May import: pytest, tss_bench and the standard library.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tss_bench.quotes import GAP, SHORTEST, without_quotes
+from tss_bench.run_files import without_docs
+
+TEXT = "The ferry to the island leaves at nine, and nobody is let on board later."
+
+
+@pytest.mark.parametrize(
+    ("answer", "left"),
+    [
+        ("", ""),
+        ("The ferry leaves at nine.", "The ferry leaves at nine."),
+        (TEXT, GAP),
+        (f"It says: {TEXT} So hurry, {TEXT[:SHORTEST]}!", f"It says: {GAP} So hurry, {GAP}!"),
+        (TEXT[: SHORTEST - 1], TEXT[: SHORTEST - 1]),
+        (TEXT[:40] + TEXT[20:60], GAP),
+        (TEXT[:36] + "ßß" + TEXT[36:], f"{GAP}ßß{GAP}"),
+    ],
+)
+def test_a_quotation_becomes_a_gap(answer: str, left: str) -> None:
+    assert without_quotes(answer, ["a short one", TEXT]) == left
+    assert without_quotes(answer, []) == answer
+
+
+def test_a_sample_without_docs_quotes_nothing_and_keeps_its_ids() -> None:
+    answer = f"Sure. {TEXT}"
+    line = {
+        "doc_id": 3,
+        "doc": {"id": "9", "turns": [TEXT], "content_hash": "c", "data_source": "official"},
+        "target": "",
+        "arguments": {"gen_args_0": {"arg_0": f"Summarize:\n{TEXT}"}},
+        "resps": [[answer]],
+        "filtered_resps": [answer],
+        "metrics": ["f1"],
+        "f1": 0.5,
+        "tss": {"turns": [answer], "ids": [[4, 5]], "references": [TEXT]},
+    }
+    kept = without_docs(line)
+    assert (kept["resps"], kept["filtered_resps"]) == ([[f"Sure. {GAP}"]], [f"Sure. {GAP}"])
+    assert kept["tss"] == {"turns": [f"Sure. {GAP}"], "ids": [[4, 5]]}
+    assert kept["f1"] == 0.5
+    failed = {**line, "resps": [[""]], "filtered_resps": [""], "tss": {"failed": "ValueError"}}
+    assert without_docs(failed)["tss"] == {"failed": "ValueError"}
