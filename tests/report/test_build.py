@@ -21,6 +21,7 @@ from tss_bench.report.build import LIST, write_report
 from tss_bench.report.cases import case_groups
 from tss_bench.report.files import find
 from tss_bench.report.main_table import main_tables, time_tables
+from tss_bench.report.run_plots import _told_apart
 
 EVIL = "\"><script>alert(1)</script><img src=x onerror='alert(2)'> größer 日本語 \ud800 ```\n# x"
 
@@ -172,6 +173,24 @@ def test_the_main_table_names_metric_flags_and_repeats(tmp_path: Path) -> None:
     assert "f1 0.500" in markdown
     assert "1 of 2" in markdown
     assert "1 failed; x" in markdown
+
+
+def test_pictures_leave_out_labelled_methods_only_where_colours_run_out(tmp_path: Path) -> None:
+    def methods(labels: int) -> set[str]:
+        folder = tmp_path / str(labels)
+        sets = {f"tss_eagle@{number}": [number % 4] for number in range(labels)}
+        write_run(folder / "main", "native_eagle", rows([0.5] * 2))
+        write_run(folder / "main", "tss_eagle", rows([0.5] * 2), skip=[1, 2])
+        write_run(folder / "sets", "native_eagle", rows([0.5] * 2))
+        for name, skip in sets.items():
+            write_run(folder / "sets", name, rows([0.5] * 2), skip=skip, drafter="eagle")
+        board = Board(find([folder]), resamples=99)
+        (entries,) = board.sections.values()
+        return {f"{e.run.session}/{e.run.adapter}" for e in _told_apart(entries)}
+
+    few, many = methods(5), methods(6)
+    assert {"5/sets/native_eagle", "5/sets/tss_eagle@4", "5/main/tss_eagle"} <= few
+    assert many == {"6/main/native_eagle", "6/main/tss_eagle"}
 
 
 def test_times_are_percentiles_over_requests(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tss_bench.report.board import Board, Figure
 from tss_bench.report.entries import Entry
 from tss_bench.report.main_table import section_title
 from tss_bench.report.plots import (
+    COLORS,
     Plot,
     add_legend,
     by_task,
@@ -34,11 +35,28 @@ Section = tuple[str, str, str, str]
 def run_plots(board: Board) -> list[Plot]:
     """The pictures of each section."""
     made = [
-        make(board, section, entries)
+        make(board, section, _told_apart(entries))
         for section, entries in board.sections.items()
         for make in (_accept_plot, _step_plot, _speed_plot)
     ]
     return [plot for plot in made if plot is not None]
+
+
+def _told_apart(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The entries of a section, less the labelled ones where colours do not suffice for all.
+
+    Then what was measured again beside those (`ADAPTER@LABEL`) goes, too.
+    """
+    if len(series_of([entry for entry in entries if entry.run.drafter != "none"])) <= len(COLORS):
+        return entries
+    labelled = {entry.run.session for entry in entries if "@" in entry.run.adapter}
+    elsewhere = {(e.run.task, e.run.adapter) for e in entries if e.run.session not in labelled}
+    return [
+        entry
+        for entry in entries
+        if "@" not in entry.run.adapter
+        and not (entry.run.session in labelled and (entry.run.task, entry.run.adapter) in elsewhere)
+    ]
 
 
 def _accept_plot(board: Board, section: Section, entries: Sequence[Entry]) -> Plot | None:
