@@ -244,15 +244,20 @@ def test_lossless_counts_equal_answers(model_dir: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize(("rounding", "fails"), [(0.0, True), (1e9, False)])
+@pytest.mark.parametrize(
+    ("dtype", "rounding", "fails"),
+    [("float32", 0.0, True), ("float32", 1e9, False), ("bfloat16", 0.0, True)],
+)
 def test_lossless_tells_where_answers_part_and_by_how_much(
     model_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    dtype: str,
     rounding: float,
     fails: bool,
 ) -> None:
     args = arguments(model_dir, *PAIR[2:], "--model", "native_ar,native_token_recycling")
+    args.model_args = args.model_args.replace("float32", dtype)
     answer = bench.SpeculativeLM.generate_until
 
     def wrong_third_id(self: Any, requests: Any) -> Any:
@@ -269,7 +274,8 @@ def test_lossless_tells_where_answers_part_and_by_how_much(
         with pytest.raises(ValueError, match=message) as caught:
             bench.run_lossless(args)
         assert "turn 1, id 2: " in str(caught.value)
-        assert "apart (float32 rounds 0)" in str(caught.value)
+        assert f"apart ({dtype} rounds 0)" in str(caught.value)
+        assert ("--model_args dtype=float32" in str(caught.value)) == (dtype == "bfloat16")
     else:
         bench.run_lossless(args)
     assert (

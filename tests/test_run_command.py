@@ -31,7 +31,7 @@ from tss_bench.report.board import Board
 from tss_bench.report.files import find
 from tss_bench.report.spec_bench import compare, read_answers
 from tss_bench.run_choices import routes, skip_sets
-from tss_bench.run_divergences import _comparable, plain_of
+from tss_bench.run_divergences import _comparable, plain_adapters
 from tss_bench.run_files import _unless_failed
 from tss_bench.run_records import Record, RunError
 from tss_bench.task_paths import task_directory
@@ -459,6 +459,28 @@ def test_without_docs_no_text_of_a_row_is_in_any_file(
     assert "bleu,none" in record["results"][TRANSLATION]
 
 
+def test_without_docs_no_format_keeps_what_an_answer_quotes_of_its_prompt(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the examples in a few-shot prompt, too, which are in no field of the row."""
+    answer = SpeculativeLM.answer
+
+    def quote(self: SpeculativeLM, job: Any) -> GeneratedText:
+        given = answer(self, job)
+        text = f"So: {job.request.turns[0]}"
+        return GeneratedText(text, given.stats, (text,), given.config, given.ids)
+
+    monkeypatch.setattr(SpeculativeLM, "answer", quote)
+    assert run(tmp_path, "--no-docs", "--format", "both", tasks="specbench_qa_fewshot") == 0
+    (path,) = (tmp_path / SPARSE).glob("spec_bench_*")
+    told = [answer.choices[0].turns for answer in read_answers(path)]
+    told += [line["tss"]["turns"] for line in samples(tmp_path, SPARSE, "specbench_qa_fewshot")]
+    assert len(told) == 4
+    for (text,) in told:
+        assert text.startswith("So: […]")
+        assert len(text) < 24
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -568,14 +590,28 @@ def test_other_data_of_the_router_are_other_settings(
     assert "router_data" not in run_plan._settings(harness.prepare_adapters([NATIVE], "")[NATIVE])
 
 
+@pytest.mark.parametrize(
+    ("plain", "name", "skip"),
+    [
+        ("tss_ar", SPARSE, "1"),
+        # Other labels of the same target; a sparse adapter that skips nothing is the dense one.
+        ("tss_ar@a", f"{SPARSE}@b", "1"),
+        ("native_ar", SPARSE, "dense"),
+    ],
+)
 def test_what_leaves_plain_decoding_is_told_with_its_logit_gap(
-    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plain: str,
+    name: str,
+    skip: str,
 ) -> None:
     answer = SpeculativeLM.answer
 
     def wrong_third_id(self: SpeculativeLM, job: Any) -> Any:
         given = answer(self, job)
-        if self.name != SPARSE:
+        if self.name != name:
             return given
         (first,) = given.ids
         ids = ((*first[:2], (first[2] + 1) % 200, *first[3:]),)
@@ -583,31 +619,33 @@ def test_what_leaves_plain_decoding_is_told_with_its_logit_gap(
         return GeneratedText("", given.stats, ("",), given.config, ids)
 
     monkeypatch.setattr(SpeculativeLM, "answer", wrong_third_id)
-    words = ("--model", f"tss_ar,{SPARSE}", "--tasks", TRANSLATION, "--limit", "2", "--alone")
-    given = ("--model_args", arguments, "--gen_kwargs", "max_gen_toks=6")
+    words = ("--model", f"{plain},{name}", "--tasks", TRANSLATION, "--limit", "2", "--alone")
+    model = arguments.partition(",skip_layers=")[0] + f",skip_layers={skip}"
+    given = ("--model_args", model, "--gen_kwargs", "max_gen_toks=6")
     assert cli.main(["run", *words, *given, "--out", str(tmp_path)]) == 0
-    first, second = (line["tss"]["divergence"] for line in samples(tmp_path, SPARSE, TRANSLATION))
+    first, second = (line["tss"]["divergence"] for line in samples(tmp_path, name, TRANSLATION))
     for told in (first, second):
-        assert (told["against"], told["turn"], told["position"]) == ("tss_ar", 0, 2)
+        assert (told["against"], told["turn"], told["position"]) == (plain, 0, 2)
         # The likeliest id against another one, in float32.
         assert told["gap"] > 0
         assert told["rounding"] == 0.0
-    plain = samples(tmp_path, "tss_ar", TRANSLATION)
-    assert not any("divergence" in line["tss"] for line in plain)
+    kept = samples(tmp_path, plain, TRANSLATION)
+    assert not any("divergence" in line["tss"] for line in kept)
 
 
 def test_only_greedy_strict_answers_of_one_target_have_to_be_equal(
     arguments: str,
 ) -> None:
-    def plain(names: list[str], more: str = "") -> str | None:
+    def plain(names: list[str], more: str = "") -> list[str]:
         given = arguments.partition(",skip_layers=")[0]
-        return plain_of(harness.prepare_adapters(names, given + more), names[-1])
+        return plain_adapters(harness.prepare_adapters(names, given + more), names[-1])
 
-    assert plain(["native_ar", NATIVE]) == "native_ar"
-    assert plain(["tss_ar", SPARSE]) == "tss_ar"
-    assert plain(["native_ar", SPARSE]) is None
-    assert plain(["native_ar", NATIVE], ",native_ar.dtype=bfloat16") is None
-    assert plain(["native_ar"]) is None
+    assert plain(["native_ar", NATIVE]) == ["native_ar"]
+    assert plain(["native_ar", "tss_ar@a", "tss_ar", f"{SPARSE}@a"]) == [
+        *("tss_ar@a", "tss_ar", "native_ar"),
+    ]
+    assert plain(["native_ar", NATIVE], ",native_ar.dtype=bfloat16") == []
+    assert plain(["native_ar"]) == plain([NATIVE, SPARSE]) == plain(["native_ar", "tss_ar@a"]) == []
     config = {"skip": [1], "scope": "verify", "protocol": "strict"}
     dense = {**config, "skip": []}
     assert _comparable(config, config)

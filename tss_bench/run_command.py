@@ -201,7 +201,9 @@ def _spec_bench(
                 continue
             row = _row_id(task, request)
             stats = answer.stats
-            texts = texts_in(request.doc) if plan.no_docs else []
+            target = task.task.doc_to_target(request.doc)
+            given = [request.doc, list(request.args), target] if plan.no_docs else []
+            texts = texts_in(given)
             choice = Choice(
                 index=0,
                 turns=tuple(without_quotes(turn, texts) for turn in answer.turns),

@@ -18,8 +18,11 @@ from tss_bench.harness import TaskRequests
 from tss_bench.run_records import Record
 from tss_bench.types import GeneratedText, SkipSet
 
-_NOT_OF_TARGET = frozenset({"batch_size", "scope"})
-"""Common arguments on which no answer of a target depends; an answer names its own scope."""
+_PLAIN = ("tss_ar", "native_ar")
+"""The kinds of adapters that decode plainly."""
+
+_OF_MODEL = COMMON - {"batch_size", "scope"}
+"""Common arguments on which the answers of a target depend; each answer names its own scope."""
 
 
 def first_divergence(
@@ -40,36 +43,57 @@ def first_divergence(
     return None
 
 
-def plain_of(adapters: Mapping[str, SpeculativeLM], name: str) -> str | None:
-    """The adapter that decodes the target of `name` plainly; None where the run has none."""
-    adapter = adapters[name]
-    plain = "tss_ar" if adapter.sparse else "native_ar"
-    if plain == name or plain not in adapters:
-        return None
-    one, two = adapter.arguments, adapters[plain].arguments
-    same = all(getattr(one, key) == getattr(two, key) for key in COMMON - _NOT_OF_TARGET)
-    return plain if same else None
+def plain_adapters(adapters: Mapping[str, SpeculativeLM], name: str) -> list[str]:
+    """The adapters of the run that decode the model of `name` plainly, sparse ones first.
+
+    Whether under the skip set of an answer, too, is seen from the answers.
+    """
+    if _kind(name) in _PLAIN:
+        return []
+    own = adapters[name].arguments
+    same = [
+        other
+        for other, adapter in adapters.items()
+        if _kind(other) in _PLAIN
+        and all(getattr(own, key) == getattr(adapter.arguments, key) for key in _OF_MODEL)
+    ]
+    return sorted(same, key=lambda other: _PLAIN.index(_kind(other)))
+
+
+def _kind(name: str) -> str:
+    return name.partition("@")[0]
 
 
 def divergences(
-    plain: SpeculativeLM, task: TaskRequests, own: Sequence[Record], others: Sequence[Record]
+    adapters: Mapping[str, SpeculativeLM],
+    name: str,
+    task: TaskRequests,
+    records: Mapping[str, Sequence[Record]],
 ) -> list[dict[str, Any] | None]:
-    """For each request where the answer in `others` leaves that of `plain`, which is in `own`.
+    """For each request where the answer of `name` leaves plain decoding of the same target.
 
     {"against", "turn", "position", "gap", "rounding"}, see `Divergence`; None for equal answers
     and for those that need not be equal: sampled, failed, of another protocol or skip set.
+    `records` has those of all adapters on the task.
     """
-    found: list[dict[str, Any] | None] = [None] * len(own)
+    plain = plain_adapters(adapters, name)
+    found: list[dict[str, Any] | None] = [None] * len(records[name])
     jobs: list[Job] = []
-    for place, (one, two) in enumerate(zip(own, others, strict=True)):
-        first, second = one.answer, two.answer
-        # An answer may be the empty text, which is false.
-        if first is None or second is None or first.ids == second.ids:
+    for place, record in enumerate(records[name]):
+        answer = record.answer
+        beside = {other: records[other][place].answer for other in plain}
+        same = (
+            (other, one)
+            for other, one in beside.items()
+            # An answer may be the empty text, which is false.
+            if one is not None and answer is not None and _comparable(one.config, answer.config)
+        )
+        other, one = next(same, (None, None))
+        if other is None or one is None or answer is None or one.ids == answer.ids:
             continue
-        if _comparable(first.config, second.config):
-            jobs = jobs or plain.jobs(task.requests)
-            if jobs[place].options.temperature == 0.0:
-                found[place] = _told(plain, jobs[place], first, second)
+        jobs = jobs or adapters[other].jobs(task.requests)
+        if jobs[place].options.temperature == 0.0:
+            found[place] = _told(adapters[other], jobs[place], one, answer)
     return found
 
 

@@ -29,7 +29,7 @@ from tss_bench.files import replace_text
 from tss_bench.harness import TaskRequests
 from tss_bench.quotes import without_quotes
 from tss_bench.run_choices import routes, skip_sets
-from tss_bench.run_divergences import divergences, plain_of
+from tss_bench.run_divergences import divergences
 from tss_bench.run_plan import RunPlan, data_source, native_of
 from tss_bench.run_records import Record, Round, texts_in
 from tss_bench.types import GeneratedText
@@ -260,10 +260,8 @@ def _samples(
 ) -> Iterator[dict[str, Any]]:
     """The lines of a task's file: lm-eval's, in the form its tracker gives them, and ours."""
     own = answered.records(task.name, name)
-    plain = plain_of(plan.adapters, name)
-    parted: Sequence[dict[str, Any] | None] = [None] * len(own)
-    if plain is not None:
-        parted = divergences(plan.adapters[plain], task, answered.records(task.name, plain), own)
+    beside = {other: answered.records(task.name, other) for other in plan.adapters}
+    parted = divergences(plan.adapters, name, task, beside)
     records = {
         request.doc_id: (record, divergence)
         for request, record, divergence in zip(task.requests, own, parted, strict=True)

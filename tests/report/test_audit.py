@@ -162,7 +162,7 @@ def test_losslessness_is_checked_against_plain_decoding_of_the_same_target(tmp_p
         ("row-2", 0, 4),
     ]
     (flag,) = result.flags[of(found, "native_eagle")]
-    assert flag == "not by rounding other than native_ar: 1"
+    assert flag == "beyond rounding other than native_ar: 1; float32 decides"
     assert of(found, "native_ar") not in result.lossless
 
 
@@ -175,14 +175,14 @@ def test_an_answer_that_ends_early_is_not_explained_by_rounding(tmp_path: Path) 
     record = result.lossless[of(found, "native_eagle")]
     assert (record["largest_gap"], record["beyond_rounding"]) == (None, 1)
     (flag,) = result.flags[of(found, "native_eagle")]
-    assert flag == "not by rounding other than native_ar: 1"
+    assert flag == "beyond rounding other than native_ar: 1; float32 decides"
 
 
 @pytest.mark.parametrize(
     ("protocol", "arguments", "flags"),
     [
-        ("strict", {"dtype": "float32"}, ["not by rounding other than native_ar: 1"]),
-        ("strict", {"dtype": "bfloat16"}, []),
+        ("strict", {"dtype": "float32"}, ["beyond rounding other than native_ar: 1"]),
+        ("strict", {"dtype": "bfloat16"}, ["other than native_ar, logit gaps not recorded: 1"]),
         ("strict", {"dtype": "float32", "temperature": "1.0"}, []),
         ("paper", {"dtype": "float32"}, []),
     ],

@@ -210,7 +210,11 @@ def _flags(board: Board, entry: Entry, texts: Record, lossless: Record | None) -
         exact = dict(entry.run.arguments).get("dtype") == "float32"
         wrong = lossless["requests"] - lossless["equal"] if exact else lossless["beyond_rounding"]
         if wrong:
-            flags.append(f"not by rounding other than {lossless['against']}: {wrong}")
+            decided = "" if exact else "; float32 decides"
+            flags.append(f"beyond rounding other than {lossless['against']}: {wrong}{decided}")
+        parted = lossless["requests"] - lossless["equal"]
+        if parted and not exact and not lossless["gaps_known"]:
+            flags.append(f"other than {lossless['against']}, logit gaps not recorded: {parted}")
     return flags
 
 

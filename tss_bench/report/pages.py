@@ -116,7 +116,9 @@ def audit_blocks(board: Board, found: Audit) -> Iterator[Block]:
         "which is all that lies in no 5-gram that the answer had before, from files that hold ids "
         "(tss-bench run writes them). Losslessness: under protocol strict, each answer against "
         "that of plain decoding of the same target; in 16-bit formats answers may part where two "
-        "logits are equal within rounding."
+        "logits are equal within rounding. Allowed for are two units in the last place of the "
+        "largest logit; errors of many layers can add up to more, so an answer beyond that is to "
+        "be compared again in float32 (--model_args dtype=float32), where none may part."
     )
     yield from audit_tables(board, found)
 
