@@ -106,6 +106,7 @@ def write_run(
     data: str = "mini",
     split: str = "test",
     ours: bool = True,
+    higher_is_better: Mapping[str, bool] | None = None,
     **told: Any,
 ) -> Path:
     """The two files of one adapter and task below `folder`; `told` goes into key `tss_bench`."""
@@ -126,6 +127,7 @@ def write_run(
         "results": {task: {"alias": task}},
         "configs": {task: {"task": task, "metadata": metadata}},
         "config": {"model": adapter, "model_args": {"skip_layers": list(skip)}},
+        "higher_is_better": {task: dict(higher_is_better or {})},
     }
     used = {task: {"skip": list(skip), "domain": "qa", "why": "a test"}}
     if ours:

@@ -166,6 +166,19 @@ def test_a_pair_shares_the_rows_that_both_answered(tmp_path: Path) -> None:
     assert metric.value == pytest.approx(F1[2:, 1].mean() / F1[2:, 0].mean() - 1)
 
 
+def test_two_metrics_are_not_compared_with_each_other(tmp_path: Path) -> None:
+    """Each side shows its own; where f1 is not a number in any row, that is another one."""
+    both = {"f1": 0.4, "exact_match": 0.0}
+    write_run(tmp_path, "native_eagle", [line(n, both) for n in range(8)])
+    nan = {**both, "f1": float("nan")}
+    write_run(tmp_path, "tss_eagle", [line(n, nan) for n in range(8)], skip=[1])
+    board = Board(find([tmp_path]), resamples=99)
+    native, sparse = board.entries
+    assert (native.run.metric, sparse.run.metric) == ("f1", "exact_match")
+    assert board.change(native, sparse, "metric") is None
+    assert board.change(native, sparse, "accept_len") is not None
+
+
 def test_native_is_the_same_drafter_task_and_arguments_of_the_same_session(tmp_path: Path) -> None:
     for session, given in (("a", {}), ("b", {"total_token": 60})):
         for adapter in ("native_ar", "native_eagle", "tss_eagle"):

@@ -21,7 +21,7 @@ from tss_bench.report.build import LIST, write_report
 from tss_bench.report.cases import case_groups
 from tss_bench.report.files import find
 from tss_bench.report.main_table import main_tables, time_tables
-from tss_bench.report.run_plots import _told_apart
+from tss_bench.report.run_plots import _told_apart, run_plots
 
 EVIL = "\"><script>alert(1)</script><img src=x onerror='alert(2)'> größer 日本語 \ud800 ```\n# x"
 
@@ -176,7 +176,7 @@ def test_the_main_table_names_metric_flags_and_repeats(tmp_path: Path) -> None:
 
 
 def test_pictures_leave_out_labelled_methods_only_where_colours_run_out(tmp_path: Path) -> None:
-    def methods(labels: int) -> set[str]:
+    def sections(labels: int) -> Board:
         folder = tmp_path / str(labels)
         sets = {f"tss_eagle@{number}": [number % 4] for number in range(labels)}
         write_run(folder / "main", "native_eagle", rows([0.5] * 2))
@@ -184,13 +184,27 @@ def test_pictures_leave_out_labelled_methods_only_where_colours_run_out(tmp_path
         write_run(folder / "sets", "native_eagle", rows([0.5] * 2))
         for name, skip in sets.items():
             write_run(folder / "sets", name, rows([0.5] * 2), skip=skip, drafter="eagle")
-        board = Board(find([folder]), resamples=99)
+        return Board(find([folder]), resamples=99)
+
+    def methods(board: Board) -> set[str]:
         (entries,) = board.sections.values()
         return {f"{e.run.session}/{e.run.adapter}" for e in _told_apart(entries)}
 
-    few, many = methods(5), methods(6)
-    assert {"5/sets/native_eagle", "5/sets/tss_eagle@4", "5/main/tss_eagle"} <= few
-    assert many == {"6/main/native_eagle", "6/main/tss_eagle"}
+    few, many = sections(5), sections(6)
+    assert {"5/sets/native_eagle", "5/sets/tss_eagle@4", "5/main/tss_eagle"} <= methods(few)
+    assert methods(many) == {"6/main/native_eagle", "6/main/tss_eagle"}
+    assert not any("ADAPTER@LABEL" in plot.caption for plot in run_plots(few))
+    accept, steps, speed = run_plots(many)
+    for plot in (accept, steps):
+        assert "7 runs beside labels (ADAPTER@LABEL) are in the tables only" in plot.caption
+    # The folder is told only where a picture has two of one method.
+    (legend,) = accept.draw().legends
+    assert [text.get_text() for text in legend.get_texts()] == ["native_eagle", "tss_eagle"]
+    figure = speed.draw()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["native_eagle", "tss_eagle"]
+    # Two native runs, one of the map, six sets.
+    assert len(figure.axes[0].containers) == 9
 
 
 def test_times_are_percentiles_over_requests(tmp_path: Path) -> None:
@@ -205,6 +219,14 @@ def test_times_are_percentiles_over_requests(tmp_path: Path) -> None:
     assert record["latency_p90"] == pytest.approx(5.6)
     assert record["first_token_p50"] == pytest.approx(0.2)
     assert record["peak_memory_mib"] == 3.0
+
+
+def test_cases_know_metrics_of_which_less_is_better(tmp_path: Path) -> None:
+    given = {"higher_is_better": {"f1": False, "exact_match": True}}
+    write_run(tmp_path, "native_eagle", rows([0.2] * 8), **given)
+    write_run(tmp_path, "tss_eagle", rows([0.9] * 6 + [0.1] * 2), skip=[1], **given)
+    (group,) = case_groups(Board(find([tmp_path]), resamples=99), shown=1)
+    assert group.counts == {"improved": 2, "unchanged": 0, "worse": 6}
 
 
 def test_cases_show_as_many_better_as_equal_and_worse_rows(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ May import: pytest, tss_bench, tests.report.helpers and the standard library.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tss_bench.domains import DomainConfig, DomainMap
 from tss_bench.report.board import Board
 from tss_bench.report.files import find
 from tss_bench.report.published import published_strategies, published_tables
+from tss_bench.report.search_plots import search_plots
 from tss_bench.report.searches import scores, strategy_tables, tolerance_tables
 from tss_bench.report.tables import plain
 from tss_bench.search import Evaluation
@@ -33,15 +36,18 @@ FIGURES = {
 """A and M of each set on the two calibration rows."""
 
 
-def write_ledger(path: Path) -> None:
-    fingerprint = Fingerprint(
-        model={"id": "four-layers"},
-        drafter={"id": "eagle"},
-        data={"rows": 2, "task": TASK},
-        protocol="strict",
-        scope="verify",
-        versions={},
-    )
+FINGERPRINT = Fingerprint(
+    model={"id": "four-layers", "dtype": "bfloat16", "max_length": None},
+    drafter={"id": "eagle", "top_k": None, "tree_shape": {"top_k": 3}},
+    data={"rows": 2, "task": TASK},
+    protocol="strict",
+    scope="verify",
+    versions={},
+    other={"max_gen_toks": 256},
+)
+
+
+def write_ledger(path: Path, fingerprint: Fingerprint = FINGERPRINT) -> None:
     with Ledger(path, fingerprint, 4) as ledger:
         ledger.note({"run": "x", "strategy": "tss_bfs"})
         for layers, (accept, metric) in FIGURES.items():
@@ -52,7 +58,9 @@ def write_ledger(path: Path) -> None:
         ledger.append(Evaluation(SkipSet.of([3], 4), (0,), accept=((90, 10),), metric=(1.0,)))
 
 
-def write_map(path: Path, skip: list[int], strategy: str, **record: Any) -> None:
+def write_map(
+    path: Path, skip: list[int], strategy: str, front: Sequence[DomainConfig] = (), **record: Any
+) -> None:
     accept, metric = FIGURES[tuple(skip)]
     told = {
         "task": TASK,
@@ -61,6 +69,7 @@ def write_map(path: Path, skip: list[int], strategy: str, **record: Any) -> None
         "strategy": strategy,
         "dense": {"accept": 2.0, "metric": 0.5, "cost": 1.0},
         "counts": {"evaluations": 6, "prompt_evaluations": 12},
+        "fingerprint": {"sha256": FINGERPRINT.digest(), **FINGERPRINT.parts()},
         **record,
     }
     DomainMap(
@@ -68,6 +77,7 @@ def write_map(path: Path, skip: list[int], strategy: str, **record: Any) -> None
         drafter="eagle",
         num_layers=4,
         domains={"qa": DomainConfig(SkipSet.of(skip, 4), accept, metric)},
+        pareto={"qa": tuple(front)},
         provenance={"search": {"qa": told}},
     ).save(path)
 
@@ -153,6 +163,60 @@ def test_a_run_on_other_data_rows_or_scope_is_no_test_of_a_search(tmp_path: Path
     assert [record["test_run"] for record in table.records] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_test"),
+    [
+        ({"temperature": 0, "dtype": "bfloat16", "top_k": 3, "max_gen_toks": 256}, True),
+        # What a search does not name: the head has another name in its fingerprint.
+        ({"draft": "a-head", "batch_size": 8}, True),
+        ({"temperature": 1.0}, False),
+        ({"dtype": "float16"}, False),
+        ({"max_gen_toks": 8}, False),
+        ({"top_k": 4}, False),
+        ({"max_length": 512}, False),
+    ],
+)
+def test_a_run_with_other_arguments_is_no_test_of_a_search(
+    tmp_path: Path, arguments: dict[str, Any], is_test: bool
+) -> None:
+    given = {"skip_layers": [1, 2], **arguments}
+    write_run(tmp_path, "tss_eagle", [line(0, {"f1": 0.3})], skip=[1, 2], model_args=given)
+    write_map(tmp_path / "map.json", [1, 2], "tss_bfs")
+    (table,) = strategy_tables(Board(find([tmp_path]), resamples=99))
+    assert (table.records[1]["test_run"] is not None) == is_test
+
+
+def test_a_search_with_an_argument_that_a_run_leaves_out_has_no_test(tmp_path: Path) -> None:
+    parts = FINGERPRINT.parts()
+    parts["model"]["max_length"] = 512
+    write_run(tmp_path, "tss_eagle", [line(0, {"f1": 0.3})], skip=[1, 2])
+    write_map(tmp_path / "map.json", [1, 2], "tss_bfs", fingerprint={"sha256": "x", **parts})
+    (table,) = strategy_tables(Board(find([tmp_path]), resamples=99))
+    assert table.records[1]["test_run"] is None
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_searches_with_another_dense_figure_have_a_dense_row_of_their_own(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    write_tests(tmp_path / "runs")
+    write_map(tmp_path / "a.json", [1, 2], "tss_bfs")
+    other = {"accept": 1.1, "metric": 0.25, "cost": 1.0}
+    write_map(tmp_path / "b.json", [1, 2], "tss_beam", dense=other)
+    places = [tmp_path / "runs", *(tmp_path / f"{name}.json" for name in names)]
+    (table,) = strategy_tables(Board(find(places), resamples=99))
+    # Each below its own, {1,2} with A 2.2 and M 0.5.
+    assert [
+        (row["strategy"], row["accept_calibration"], row["accept_calibration_change"])
+        for row in table.records
+    ] == [
+        ("dense", 1.1, None),
+        ("tss_beam", 2.2, pytest.approx(1.0)),
+        ("dense", 2.0, None),
+        ("tss_bfs", 2.2, pytest.approx(0.1)),
+    ]
+
+
 def test_scores_of_a_ledger_are_those_of_sets_known_on_every_row(board: Board) -> None:
     dense, others = scores(board.inputs.ledgers[0])
     assert dense is not None
@@ -172,6 +236,54 @@ def test_each_tolerance_takes_the_cheapest_set_within_it(board: Board) -> None:
     assert chosen == {0.05: "{1,2}", 0.0: "{1,2}", -0.05: "{}"}
     assert [record["sets"] for record in table.records] == [5, 5, 5]
     assert table.records[0]["accept_test"] == 3.0
+
+
+def test_ledgers_of_other_or_unknown_data_stand_apart(tmp_path: Path) -> None:
+    """Which data a ledger is of stands in the map of a search that used it."""
+    write_tests(tmp_path / "runs")
+    known, unknown = replace(FINGERPRINT, data={"rows": 2, "task": TASK, "sha256": "o"}), "unknown"
+    write_ledger(tmp_path / "mini" / "a.jsonl")
+    write_ledger(tmp_path / "official" / "a.jsonl", known)
+    write_ledger(tmp_path / unknown / "a.jsonl", replace(FINGERPRINT, data={**known.data, "x": 1}))
+    write_map(tmp_path / "mini.json", [1, 2], "tss_bfs")
+    told = {"sha256": known.digest(), **known.parts()}
+    write_map(
+        tmp_path / "o.json", [1, 2], "tss_bfs", data=f"{TASK} (calibration)", fingerprint=told
+    )
+    board = Board(find([tmp_path]), resamples=99)
+    tables = {table.title: table.records for table in tolerance_tables(board)}
+    assert {title: rows[0]["accept_test"] for title, rows in tables.items()} == {
+        "data not stated (no map of a search with this ledger), protocol strict": None,
+        "mini data, protocol strict": 3.0,
+        "official data, protocol strict": None,
+    }
+    stems = [plot.stem for plot in search_plots(board) if plot.stem.startswith("ablation")]
+    assert stems == [
+        f"ablation-four-layers-eagle-{middle}strict" for middle in ("", "mini-", "official-")
+    ]
+
+
+def test_a_front_is_the_searchs_own_and_grey_sets_are_of_its_machine(tmp_path: Path) -> None:
+    def points(name: str) -> tuple[int, int]:
+        places = [tmp_path / "runs", tmp_path / name, tmp_path / "ledger.jsonl"]
+        board = Board(find(places), resamples=99)
+        (plot,) = [p for p in search_plots(board) if p.stem.startswith("pareto")]
+        shown = {
+            str(each.get_label()): len(each.get_offsets())
+            for each in plot.draw().axes[0].collections
+        }
+        return shown.get("Pareto front", 0), shown.get("other sets", 0)
+
+    write_tests(tmp_path / "runs")
+    write_ledger(tmp_path / "ledger.jsonl")
+    front = [DomainConfig(SkipSet.of([0], 4), 1.0, 0.5)]
+    write_map(tmp_path / "own.json", [1, 2], "tss_bfs", front)
+    assert points("own.json") == (1, 5)
+    write_map(tmp_path / "none.json", [1, 2], "sleb")
+    assert points("none.json") == (0, 5)
+    other = {"accept": 2.1, "metric": 0.5, "cost": 1.0}
+    write_map(tmp_path / "other.json", [1, 2], "tss_bfs", front, dense=other)
+    assert points("other.json") == (1, 0)
 
 
 def test_a_ledger_is_read_without_its_lock(tmp_path: Path) -> None:

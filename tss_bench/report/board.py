@@ -90,7 +90,12 @@ class Board:
         return Figure(value, *(interval or (None, None)))
 
     def change(self, before: Entry, after: Entry, name: str) -> Change | None:
-        """The paired difference of a figure; None where one side has none on the shared rows."""
+        """The paired difference of a figure; None where one side has none on the shared rows.
+
+        And of `metric` where the two sides were scored by different ones.
+        """
+        if name == "metric" and before.run.metric != after.run.metric:
+            return None
         key = (before, after, name)
         if key not in self._changes:
             first, second = paired(before, after, name)

@@ -91,6 +91,7 @@ def _group(native: Entry, entry: Entry, shown: int) -> CaseGroup | None:
         if pair is None or not _can_show(*pair, metric):
             continue
         change = pair[1].metrics[metric] - pair[0].metrics[metric]
+        change = -change if metric in entry.run.lower_is_better else change
         kinds[KINDS[1 if change == 0 else 0 if change > 0 else 2]].append(pair)
     counts = {kind: len(rows) for kind, rows in kinds.items()}
     there = [count for count in counts.values() if count]

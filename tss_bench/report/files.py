@@ -40,6 +40,7 @@ class LedgerFile:
     """A search's evaluations of one task, read without taking its lock."""
 
     name: str
+    fingerprint: str
     parts: Mapping[str, Any]
     num_layers: int
     table: EvaluationTable
@@ -205,4 +206,4 @@ def _ledger(label: str, path: Path, notes: list[str]) -> LedgerFile | None:
             table.add(from_record(line, layers))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{label}, line {number}: no evaluation ({error})") from None
-    return LedgerFile(label, header["parts"], layers, table)
+    return LedgerFile(label, str(header["fingerprint"]), header["parts"], layers, table)

@@ -77,12 +77,19 @@ def with_own_stems(plots: Sequence[Plot]) -> list[Plot]:
     return list(found.values())
 
 
+Labels = Callable[[Sequence[Entry]], dict[Entry, str]]
+"""Names the entries of one task; those of one name share a colour."""
+
+
 def by_task(
-    entries: Sequence[Entry], panel: Callable[[Axes, Sequence[Entry], dict[str, str]], None]
+    entries: Sequence[Entry],
+    panel: Callable[[Axes, Sequence[Entry], dict[str, str]], None],
+    name: Labels | None = None,
 ) -> Figure:
-    """One panel a task, with one legend for all of them."""
+    """One panel a task, with one legend for all of them; `name` is `labels_of` if not given."""
     tasks = list(dict.fromkeys(entry.run.task for entry in entries))
-    named = [labels_of([e for e in entries if e.run.task == task]) for task in tasks]
+    name = name or labels_of
+    named = [name([e for e in entries if e.run.task == task]) for task in tasks]
     colors = colors_of(label for labels in named for label in labels.items())
     figure, grid = grid_of(len(tasks))
     handles: dict[str, Any] = {}
@@ -141,7 +148,8 @@ def labels_of(members: Sequence[Entry]) -> dict[Entry, str]:
     several = len({entry.run.model for entry in members}) > 1
     labels: dict[Entry, str] = {}
     for entry in members:
-        told = method(identity(entry))
+        # The folder only where this picture has two of one method.
+        told = method({**identity(entry), "folder": None})
         told = f"{told}, {entry.run.model}" if several else told
         # matplotlib leaves labels with a leading underscore out of legends.
         label = textwrap.shorten(told.lstrip("_"), _LONGEST_LABEL, placeholder=" …")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -18,6 +19,7 @@ from tss_bench.report.entries import Entry
 from tss_bench.report.main_table import section_title
 from tss_bench.report.plots import (
     COLORS,
+    Labels,
     Plot,
     add_legend,
     by_task,
@@ -34,12 +36,16 @@ Section = tuple[str, str, str, str]
 
 def run_plots(board: Board) -> list[Plot]:
     """The pictures of each section."""
-    made = [
-        make(board, section, _told_apart(entries))
-        for section, entries in board.sections.items()
-        for make in (_accept_plot, _step_plot, _speed_plot)
-    ]
-    return [plot for plot in made if plot is not None]
+    found: list[Plot | None] = []
+    for section, entries in board.sections.items():
+        shown = _told_apart(entries)
+        made = [_accept_plot(board, section, shown), _step_plot(board, section, shown)]
+        if missing := len(entries) - len(shown):
+            note = f" {missing} runs beside labels (ADAPTER@LABEL) are in the tables only."
+            made = [plot and replace(plot, caption=plot.caption + note) for plot in made]
+        # One colour an adapter will do here: what a label stands for is seen from the sparsity.
+        found += [*made, _speed_plot(board, section, entries, by_kind=bool(missing))]
+    return [plot for plot in found if plot is not None]
 
 
 def _told_apart(entries: Sequence[Entry]) -> Sequence[Entry]:
@@ -150,7 +156,9 @@ def _steps(entry: Entry) -> Counter[int]:
     )
 
 
-def _speed_plot(board: Board, section: Section, entries: Sequence[Entry]) -> Plot | None:
+def _speed_plot(
+    board: Board, section: Section, entries: Sequence[Entry], *, by_kind: bool
+) -> Plot | None:
     timed = [e for e in entries if e.sparsity is not None and board.figure(e, "tokens_per_second")]
     tasks = {entry.run.task for entry in timed if entry.sparsity}
     known = [entry for entry in timed if entry.run.task in tasks]
@@ -158,6 +166,7 @@ def _speed_plot(board: Board, section: Section, entries: Sequence[Entry]) -> Plo
         return None
 
     where = section_title(section)
+    name = _kinds if by_kind else labels_of
     return Plot(
         f"speed-{text.slug('-'.join(section))}",
         f"tokens/s against sparsity: {where}",
@@ -165,16 +174,21 @@ def _speed_plot(board: Board, section: Section, entries: Sequence[Entry]) -> Plo
         "line is native times L / (L - |S|): what cheaper blocks alone could give at the same "
         "accept length.",
         f"tokens/s by sparsity with the limit of cheaper blocks, one panel a task, {where}",
-        lambda: by_task(known, lambda *given: _speed_panel(board, *given)),
+        lambda: by_task(known, lambda *given: _speed_panel(board, name, *given), name),
     )
 
 
+def _kinds(members: Sequence[Entry]) -> dict[Entry, str]:
+    """Adapters without their labels."""
+    return {entry: entry.run.adapter.partition("@")[0] for entry in members}
+
+
 def _speed_panel(
-    board: Board, axes: Axes, members: Sequence[Entry], colors: dict[str, str]
+    board: Board, name: Labels, axes: Axes, members: Sequence[Entry], colors: dict[str, str]
 ) -> None:
     """One task: its entries, and for each native one with a sparse one the limit."""
     widest = 1.25 * max(entry.sparsity or 0.0 for entry in members)
-    labels = labels_of(members)
+    labels = name(members)
     ends: list[float] = []
     for entry in members:
         found = board.figure(entry, "tokens_per_second")

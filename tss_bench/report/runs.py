@@ -47,6 +47,7 @@ class Run:
 
     `place` is the folder of its files, `session` the one above it: runs that were interleaved
     lie side by side in one session. `arguments` are those a row's label shows.
+    `lower_is_better` holds the metrics of which lm-eval says so.
     """
 
     place: str
@@ -71,6 +72,7 @@ class Run:
     machine: str = ""
     commit: str = ""
     peak_memory_bytes: int | None = None
+    lower_is_better: frozenset[str] = frozenset()
 
     @property
     def of_native(self) -> tuple[tuple[str, str], ...]:
@@ -170,6 +172,13 @@ def _run(result: ResultFile, task: str, samples: tuple[Sample, ...]) -> Run:
         machine=str(told.get("machine") or ""),
         commit=str(told.get("commit") or ""),
         peak_memory_bytes=int(told.get("peak_memory_bytes") or 0) or None,
+        lower_is_better=frozenset(
+            name
+            for name, higher in _mapping(
+                _mapping(result.data.get("higher_is_better")).get(task)
+            ).items()
+            if higher is False
+        ),
         **_source(result, task, samples, told),
     )
 

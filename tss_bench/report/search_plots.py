@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -21,14 +21,14 @@ from tss_bench.report import text
 from tss_bench.report.board import Board
 from tss_bench.report.plots import Plot, add_legend, color_of, grid_of, short
 from tss_bench.report.searches import (
+    data_title,
     dense_score,
+    is_of,
     ledger_target,
     scores,
     search_records,
-    searched,
 )
 from tss_bench.search import Score
-from tss_bench.search.rules import pareto_front
 
 
 def search_plots(board: Board) -> list[Plot]:
@@ -36,22 +36,24 @@ def search_plots(board: Board) -> list[Plot]:
     return _ablation_plots(board) + _pareto_plots(board)
 
 
+_Group = tuple[str, str, str, str]
+"""Model, drafter, data and protocol."""
+
+
 def _ablation_plots(board: Board) -> list[Plot]:
-    groups: dict[tuple[str, str, str], list[tuple[str, Score, list[Score]]]] = {}
+    groups: dict[_Group, list[tuple[str, Score, list[Score]]]] = {}
     for ledger in board.inputs.ledgers:
         dense, others = scores(ledger)
         singles = sorted((s for s in others if len(s.skip) == 1), key=lambda s: tuple(s.skip))
         if dense is None or not singles:
             continue
-        target = ledger_target(ledger)
-        key = (target.model, target.drafter, target.protocol)
+        target = ledger_target(board, ledger)
+        key = (target.model, target.drafter, target.data or "", target.protocol)
         groups.setdefault(key, []).append((target.task, dense, singles))
     return [_ablation_plot(key, groups[key]) for key in sorted(groups)]
 
 
-def _ablation_plot(
-    key: tuple[str, str, str], tasks: Sequence[tuple[str, Score, list[Score]]]
-) -> Plot:
+def _ablation_plot(key: _Group, tasks: Sequence[tuple[str, Score, list[Score]]]) -> Plot:
     def draw() -> Figure:
         figure = Figure(figsize=(9, 2.3 * len(tasks)), layout="constrained")
         grid = figure.subplots(len(tasks), 2, squeeze=False, sharex=True)
@@ -72,9 +74,10 @@ def _ablation_plot(
             axes.set_xlabel("skipped block")
         return figure
 
-    title = f"{key[0]}, {key[1]}, protocol {key[2]}, calibration rows"
+    model, drafter, data, protocol = key
+    title = f"{model}, {drafter}, {data_title(data)}, protocol {protocol}, calibration rows"
     return Plot(
-        f"ablation-{text.slug('-'.join(key))}",
+        f"ablation-{text.slug('-'.join(filter(None, key)))}",
         f"What each block alone changes: {title}",
         "Accept length and metric with one block skipped; the dashed line is the dense target.",
         f"Curves over the skipped block for {len(tasks)} tasks, {title}",
@@ -84,7 +87,7 @@ def _ablation_plot(
 
 @dataclass(frozen=True)
 class _Front:
-    """One domain of a map: what was chosen, the front it was chosen from, what else is known."""
+    """One domain of a map: what was chosen, the front that the map tells, what else is known."""
 
     task: str
     chosen: Score
@@ -95,24 +98,32 @@ class _Front:
 
 def _pareto_plots(board: Board) -> list[Plot]:
     """One figure a map that holds alternatives or whose task has a ledger."""
-    known = {ledger_target(ledger): scores(ledger)[1] for ledger in board.inputs.ledgers}
+    known = [(ledger, *scores(ledger)) for ledger in board.inputs.ledgers]
     found = []
     for label, one in board.inputs.maps:
         panels = []
         for name, record in search_records(one):
-            target = replace(searched(one, record), data=None)
-            others = known.get(target, [])
-            front = [_of(config) for config in one.pareto.get(name, ())]
+            dense = dense_score(record)
             panels.append(
                 _Front(
-                    target.task,
+                    str(record["task"]),
                     _of(one.domains[name]),
-                    front or pareto_front(others),
-                    others,
-                    dense_score(record),
+                    [_of(config) for config in one.pareto.get(name, ())],
+                    # A ledger of another machine may have the same settings, but not the scores.
+                    next(
+                        (
+                            others
+                            for ledger, base, others in known
+                            if is_of(ledger, record)
+                            and base is not None
+                            and (base.accept, base.metric) == (dense.accept, dense.metric)
+                        ),
+                        [],
+                    ),
+                    dense,
                 )
             )
-        shown = [panel for panel in panels if any(map(_placed, panel.front))]
+        shown = [panel for panel in panels if any(map(_placed, (*panel.front, *panel.others)))]
         if shown:
             found.append(_pareto_plot(label, one.model, one.drafter, shown))
     return found
@@ -127,39 +138,43 @@ def _pareto_plot(label: str, model: str, drafter: str, shown: Sequence[_Front]) 
     def draw() -> Figure:
         figure, grid = grid_of(len(shown))
         costs = [score.cost or 0.0 for panel in shown for score in panel.front]
-        scale = Normalize(min(costs), max(max(costs), min(costs) + 1e-6))
+        scale = Normalize(min(costs, default=0.0), max(costs, default=0.0) + 1e-6)
         handles: dict[str, Any] = {}
         for axes, panel in zip(grid, shown, strict=True):
             _pareto_panel(axes, panel, scale)
             for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(name, handle)
         add_legend(figure, list(handles.values()), list(handles))
-        colors = ScalarMappable(scale, "viridis")
-        figure.colorbar(colors, ax=grid, label="cost: active blocks / L")
+        if costs:
+            colors = ScalarMappable(scale, "viridis")
+            figure.colorbar(colors, ax=grid, label="cost: active blocks / L")
         return figure
 
     return Plot(
         f"pareto-{text.slug(label.removesuffix('.json'))}",
         f"Pareto front: {model}, {drafter} ({label})",
-        "On calibration rows: in colour the search's front in accept length, metric and cost, in "
-        "grey the other sets of its ledger.",
+        "On calibration rows: in colour the search's front in accept length, metric and cost (not "
+        "every strategy has one), in grey the other sets of its ledger, where those of other "
+        "searches may be.",
         f"Scatter of metric over accept length for {len(shown)} domains, {model}, {drafter}",
         draw,
     )
 
 
 def _pareto_panel(axes: Axes, panel: _Front, scale: Normalize) -> None:
-    axes.scatter(*_points(panel.others), s=6, color="0.75", label="other sets")
-    axes.scatter(
-        *_points(panel.front),
-        c=[score.cost or 0.0 for score in panel.front if _placed(score)],
-        cmap="viridis",
-        norm=scale,
-        edgecolor="0.2",
-        linewidth=0.5,
-        label="Pareto front",
-        zorder=3,
-    )
+    if panel.others:
+        axes.scatter(*_points(panel.others), s=6, color="0.75", label="other sets")
+    if panel.front:
+        axes.scatter(
+            *_points(panel.front),
+            c=[score.cost or 0.0 for score in panel.front if _placed(score)],
+            cmap="viridis",
+            norm=scale,
+            edgecolor="0.2",
+            linewidth=0.5,
+            label="Pareto front",
+            zorder=3,
+        )
     axes.scatter(*_points([panel.dense]), marker="s", color="0.2", label="dense")
     if panel.chosen.skip:
         axes.scatter(

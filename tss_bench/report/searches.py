@@ -46,24 +46,52 @@ class Searched:
     scope: str
     protocol: str
     data: str | None = None
+    arguments: tuple[tuple[str, str], ...] = ()
 
     def tests(self, board: Board, skip: Sequence[int]) -> Entry | None:
-        """The test run of a skip set; of the dense one also a native run. None if ambiguous."""
-        found = [
+        """The test run of a skip set; of the dense one also a native run.
+
+        None where it is not known which data the search was on.
+        """
+        found = (
             entry
             for entry in board.entries
-            if (entry.run.task, entry.run.protocol, entry.run.split)
-            == (self.task, self.protocol, "test")
+            if (entry.run.task, entry.run.data, entry.run.protocol, entry.run.split)
+            == (self.task, self.data, self.protocol, "test")
             and entry.run.drafter == self.drafter
             and same_model(entry.run.model, self.model)
             and entry.skip == tuple(skip)
             and (not skip or entry.run.scope == self.scope)
             and not entry.subset
-            and self.data in (None, entry.run.data)
-        ]
-        if len({entry.run.data for entry in found}) > 1:
-            return None
-        return next(iter(found), None)
+            and self._agrees(entry)
+        )
+        return next(found, None)
+
+    def _agrees(self, entry: Entry) -> bool:
+        """Whether the run's arguments are those of the search, as far as the search names them.
+
+        A run may leave out what is a default; these have none that a search could name.
+        """
+        own, others = {**_GREEDY, **dict(self.arguments)}, dict(entry.run.arguments)
+        needed = {
+            name for name in ("max_length", "chat_template") if own.get(name, _UNSET) != _UNSET
+        }
+        return needed <= others.keys() and all(
+            _same(value, own[name]) for name, value in others.items() if name in own
+        )
+
+
+_GREEDY = {"temperature": "0.0", "do_sample": "False"}
+"""How every search decodes; its records do not say so."""
+
+_UNSET = "None"
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other
 
 
 def search_records(found: DomainMap) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -86,7 +114,21 @@ def searched(found: DomainMap, record: Mapping[str, Any]) -> Searched:
         found.scope,
         found.protocol,
         kinds[0] if kinds else "official",
+        _arguments(record.get("fingerprint")),
     )
+
+
+def _arguments(parts: Any) -> tuple[tuple[str, str], ...]:
+    """The arguments in the parts of a fingerprint, as a run's files write them."""
+    groups = parts if isinstance(parts, Mapping) else {}
+    found: dict[str, str] = {}
+    for name in ("model", "drafter", "other"):
+        group = groups.get(name)
+        if isinstance(group, Mapping):
+            shape = group.get("tree_shape")
+            shape = shape if isinstance(shape, Mapping) else {}
+            found |= {key: str(value) for key, value in {**group, **shape}.items()}
+    return tuple(sorted(found.items()))
 
 
 def strategy_tables(board: Board) -> list[Table]:
@@ -100,8 +142,10 @@ def strategy_tables(board: Board) -> list[Table]:
             where = (target.task, target.model, target.drafter, target.scope)
             base = dense_score(record)
             metric = record.get("metric_name")
+            # Searches on two machines may differ in it, and each is compared with its own.
+            own = (*where, f"{base.accept} {base.metric}")
             rows.setdefault(
-                (*where, 0, ""),
+                (*own, 0, ""),
                 _strategy(board, target, "dense", dense, base, base, {}, "", metric),
             )
             config = found.domains[name]
@@ -114,7 +158,7 @@ def strategy_tables(board: Board) -> list[Table]:
             )
             # A map that was copied, or taken over into another one, tells nothing new.
             if not any({**row, "map": other["map"]} == other for other in rows.values()):
-                rows[(*where, 1, strategy, label)] = row
+                rows[(*own, 1, strategy, label)] = row
     return [
         Table(
             "strategies",
@@ -229,8 +273,8 @@ def scores(ledger: LedgerFile) -> tuple[Score | None, list[Score]]:
     return dense, list(found.values())
 
 
-def ledger_target(ledger: LedgerFile) -> Searched:
-    """Whose ledger it is, from its header."""
+def ledger_target(board: Board, ledger: LedgerFile) -> Searched:
+    """Whose ledger it is, from its header; the data from the map of a search that used it."""
 
     def part(name: str, field: str) -> str:
         told = ledger.parts.get(name)
@@ -242,26 +286,43 @@ def ledger_target(ledger: LedgerFile) -> Searched:
         part("data", "task"),
         str(ledger.parts.get("scope")),
         str(ledger.parts.get("protocol")),
+        next(
+            (
+                searched(found, record).data
+                for _, found in board.inputs.maps
+                for _, record in search_records(found)
+                if is_of(ledger, record)
+            ),
+            None,
+        ),
+        _arguments(ledger.parts),
     )
+
+
+def is_of(ledger: LedgerFile, record: Mapping[str, Any]) -> bool:
+    """Whether a map's record is of a search with this ledger, or one with equal settings."""
+    told = record.get("fingerprint")
+    return isinstance(told, Mapping) and told.get("sha256") == ledger.fingerprint
 
 
 def tolerance_tables(board: Board) -> list[Table]:
     """The cheapest set within each tolerance among all that a ledger holds, and its test."""
-    tables: dict[str, list[Record]] = {}
+    tables: dict[tuple[str, str], list[Record]] = {}
     for ledger in board.inputs.ledgers:
         dense, others = scores(ledger)
         if dense is None or dense.accept is None or not others:
             continue
-        target = ledger_target(ledger)
+        target = ledger_target(board, ledger)
         for tolerance in TOLERANCES:
             use_metric = dense.metric is not None
             rules = Rules(eps=tolerance, tau=max(tolerance, 0.0), use_metric=use_metric)
             best = choose("min_cost", rules, dense, others) or dense
-            tables.setdefault(target.protocol, []).append(
+            tables.setdefault((target.data or "", target.protocol), []).append(
                 {
                     "task": target.task,
                     "model": target.model,
                     "drafter": target.drafter,
+                    "data": target.data,
                     "protocol": target.protocol,
                     "scope": target.scope,
                     "tolerance": tolerance,
@@ -273,9 +334,19 @@ def tolerance_tables(board: Board) -> list[Table]:
                 }
             )
     return [
-        Table("tolerance", f"protocol {protocol}", tables[protocol], TOLERANCE_COLUMNS)
-        for protocol in sorted(tables)
+        Table(
+            "tolerance",
+            f"{data_title(data)}, protocol {protocol}",
+            tables[data, protocol],
+            TOLERANCE_COLUMNS,
+        )
+        for data, protocol in sorted(tables)
     ]
+
+
+def data_title(data: str | None) -> str:
+    """How titles name what a search was on."""
+    return f"{data} data" if data else "data not stated (no map of a search with this ledger)"
 
 
 def _split_columns(key: str, letter: str, digits: int) -> tuple[Column, ...]:
