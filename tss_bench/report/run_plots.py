@@ -218,6 +218,7 @@ def _speed_panel(
             "L/(L-|S|)", (widest, max(ends)), color="dimgrey", fontsize=7, ha="right", va="bottom"
         )
     axes.set(xlabel="sparsity |S|/L", ylabel="tokens/s", xlim=(-0.05 * widest, widest))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_ylim(bottom=0)
 
 
