@@ -18,7 +18,7 @@ from tss_bench.harness import TaskRequests
 from tss_bench.run_records import Record
 from tss_bench.types import GeneratedText, SkipSet
 
-_PLAIN = ("tss_ar", "native_ar")
+_PLAIN = ("native_ar", "tss_ar")
 """The kinds of adapters that decode plainly."""
 
 _OF_MODEL = COMMON - {"batch_size", "scope"}
@@ -44,7 +44,7 @@ def first_divergence(
 
 
 def plain_adapters(adapters: Mapping[str, SpeculativeLM], name: str) -> list[str]:
-    """The adapters of the run that decode the model of `name` plainly, sparse ones first.
+    """The adapters of the run that decode the model of `name` plainly, dense ones first.
 
     Whether under the skip set of an answer, too, is seen from the answers.
     """

@@ -107,6 +107,7 @@ def write_run(
     split: str = "test",
     ours: bool = True,
     higher_is_better: Mapping[str, bool] | None = None,
+    config: Mapping[str, Any] | None = None,
     **told: Any,
 ) -> Path:
     """The two files of one adapter and task below `folder`; `told` goes into key `tss_bench`."""
@@ -126,7 +127,11 @@ def write_run(
     results: dict[str, Any] = {
         "results": {task: {"alias": task}},
         "configs": {task: {"task": task, "metadata": metadata}},
-        "config": {"model": adapter, "model_args": {"skip_layers": list(skip)}},
+        "config": {
+            "model": adapter,
+            "model_args": {"skip_layers": list(skip)},
+            **(config or {}),
+        },
         "higher_is_better": {task: dict(higher_is_better or {})},
     }
     used = {task: {"skip": list(skip), "domain": "qa", "why": "a test"}}

@@ -161,9 +161,29 @@ def test_losslessness_is_checked_against_plain_decoding_of_the_same_target(tmp_p
         ("row-1", 0, 2),
         ("row-2", 0, 4),
     ]
-    (flag,) = result.flags[of(found, "native_eagle")]
-    assert flag == "beyond rounding other than native_ar: 1; float32 decides"
+    assert list(result.flags[of(found, "native_eagle")]) == [
+        "beyond rounding other than native_ar: 1; float32 decides",
+        "other than native_ar, logit gaps not recorded: 1",
+    ]
     assert of(found, "native_ar") not in result.lossless
+
+
+def test_an_answer_has_the_gap_of_the_native_one_with_the_same_ids(tmp_path: Path) -> None:
+    told = {"against": "native_ar", "position": 1, "gap": 0.5, "rounding": 0.25}
+    write_run(tmp_path, "native_ar", [line(n, {}, ids=[1, 2]) for n in range(2)])
+    native = [line(n, {}, ids=[1, 3], divergence=told) for n in range(2)]
+    write_run(tmp_path, "native_eagle", native)
+    # The second answer is another one.
+    sparse = [line(0, {}, ids=[1, 3]), line(1, {}, ids=[1, 4])]
+    write_run(tmp_path, "tss_eagle", sparse)
+    found = board(tmp_path)
+    record = audit(found).lossless[of(found, "tss_eagle")]
+    assert (record["equal"], record["gaps_known"], record["largest_gap"]) == (0, 1, 0.5)
+    # Of another skip set the native answers tell nothing.
+    write_run(tmp_path, "tss_ar", [line(n, {}, ids=[1, 2]) for n in range(2)], skip=[1])
+    write_run(tmp_path, "tss_eagle", sparse, skip=[1])
+    found = board(tmp_path)
+    assert audit(found).lossless[of(found, "tss_eagle")]["gaps_known"] == 0
 
 
 def test_an_answer_that_ends_early_is_not_explained_by_rounding(tmp_path: Path) -> None:

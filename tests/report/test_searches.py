@@ -38,7 +38,7 @@ FIGURES = {
 
 FINGERPRINT = Fingerprint(
     model={"id": "four-layers", "dtype": "bfloat16", "max_length": None},
-    drafter={"id": "eagle", "top_k": None, "tree_shape": {"top_k": 3}},
+    drafter={"id": "eagle", "draft_fingerprint": "a head", "tree_shape": {"top_k": 3}},
     data={"rows": 2, "task": TASK},
     protocol="strict",
     scope="verify",
@@ -164,32 +164,43 @@ def test_a_run_on_other_data_rows_or_scope_is_no_test_of_a_search(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "is_test"),
+    ("changed", "generation", "is_test"),
     [
-        ({"temperature": 0, "dtype": "bfloat16", "top_k": 3, "max_gen_toks": 256}, True),
-        # What a search does not name: the head has another name in its fingerprint.
-        ({"draft": "a-head", "batch_size": 8}, True),
-        ({"temperature": 1.0}, False),
-        ({"dtype": "float16"}, False),
-        ({"max_gen_toks": 8}, False),
-        ({"top_k": 4}, False),
-        ({"max_length": 512}, False),
+        ({}, {}, True),
+        # The search left these to the model; where it ran is no setting.
+        ({"max_length": 8192, "chat_template": True, "device": "cuda"}, {}, True),
+        ({}, {"temperature": 0, "do_sample": "False"}, True),
+        ({"temperature": 1.0}, {}, False),
+        ({"dtype": "float32"}, {}, False),
+        ({"max_gen_toks": 8}, {}, False),
+        ({"draft_fingerprint": "another head"}, {}, False),
+        ({"tree_shape": {"top_k": 4}}, {}, False),
+        ({}, "temperature=0.7", False),
+        ({}, "until=x", False),
     ],
 )
-def test_a_run_with_other_arguments_is_no_test_of_a_search(
-    tmp_path: Path, arguments: dict[str, Any], is_test: bool
+def test_a_run_that_decoded_in_another_way_is_no_test_of_a_search(
+    tmp_path: Path, changed: dict[str, Any], generation: Any, is_test: bool
 ) -> None:
-    given = {"skip_layers": [1, 2], **arguments}
-    write_run(tmp_path, "tss_eagle", [line(0, {"f1": 0.3})], skip=[1, 2], model_args=given)
+    resolved = {
+        "dtype": "bfloat16",
+        "max_gen_toks": 256,
+        "temperature": 0.0,
+        "draft_fingerprint": "a head",
+        "tree_shape": {"top_k": 3},
+    }
+    told = {"tss_bench": {**resolved, **changed}, "gen_kwargs": generation}
+    write_run(tmp_path, "tss_eagle", [line(0, {"f1": 0.3})], skip=[1, 2], config=told)
     write_map(tmp_path / "map.json", [1, 2], "tss_bfs")
     (table,) = strategy_tables(Board(find([tmp_path]), resamples=99))
     assert (table.records[1]["test_run"] is not None) == is_test
 
 
-def test_a_search_with_an_argument_that_a_run_leaves_out_has_no_test(tmp_path: Path) -> None:
+def test_what_a_search_set_itself_a_run_must_have_too(tmp_path: Path) -> None:
     parts = FINGERPRINT.parts()
     parts["model"]["max_length"] = 512
-    write_run(tmp_path, "tss_eagle", [line(0, {"f1": 0.3})], skip=[1, 2])
+    told = {"tss_bench": {"max_length": 8192}}
+    write_run(tmp_path, "tss_eagle", [line(0, {"f1": 0.3})], skip=[1, 2], config=told)
     write_map(tmp_path / "map.json", [1, 2], "tss_bfs", fingerprint={"sha256": "x", **parts})
     (table,) = strategy_tables(Board(find([tmp_path]), resamples=99))
     assert table.records[1]["test_run"] is None

@@ -21,7 +21,7 @@ from tss_bench.report.board import Board, Change, answers
 from tss_bench.report.entries import Entry
 from tss_bench.report.main_table import identity
 from tss_bench.report.repetition import NGRAM, lost_gain, repetition_record
-from tss_bench.report.samples import Sample
+from tss_bench.report.samples import Divergence, Sample
 from tss_bench.report.tables import Record
 
 
@@ -151,11 +151,13 @@ def _divergences(board: Board, entry: Entry) -> list[dict[str, Any]] | None:
     sampled = entry.run.of_target.get("temperature", "0") not in ("0", "0.0")
     if plain is None or sampled or entry.run.protocol != "strict":
         return None
+    native = board.native_of(entry)
+    native = native if native is not None and native.skip == entry.skip else None
     found = []
     for one, two in answers(plain, entry):
         if one.turns and two.turns:
             turn, position = _parts(one, two)
-            told = two.divergence
+            told = two.divergence or _told_of_the_same(native, two)
             found.append(
                 {
                     **identity(entry),
@@ -168,6 +170,14 @@ def _divergences(board: Board, entry: Entry) -> list[dict[str, Any]] | None:
                 }
             )
     return found or None
+
+
+def _told_of_the_same(native: Entry | None, sample: Sample) -> Divergence | None:
+    """What the native run of the same target recorded of an answer with the same ids."""
+    same = native.rows.get(sample.key) if native is not None else None
+    if not same or [turn.ids for turn in same[0].turns] != [turn.ids for turn in sample.turns]:
+        return None
+    return same[0].divergence
 
 
 def _lossless(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -212,9 +222,9 @@ def _flags(board: Board, entry: Entry, texts: Record, lossless: Record | None) -
         if wrong:
             decided = "" if exact else "; float32 decides"
             flags.append(f"beyond rounding other than {lossless['against']}: {wrong}{decided}")
-        parted = lossless["requests"] - lossless["equal"]
-        if parted and not exact and not lossless["gaps_known"]:
-            flags.append(f"other than {lossless['against']}, logit gaps not recorded: {parted}")
+        unknown = lossless["requests"] - lossless["equal"] - lossless["gaps_known"]
+        if unknown and not exact:
+            flags.append(f"other than {lossless['against']}, logit gaps not recorded: {unknown}")
     return flags
 
 

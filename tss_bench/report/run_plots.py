@@ -56,13 +56,17 @@ def _told_apart(entries: Sequence[Entry]) -> Sequence[Entry]:
     if len(series_of([entry for entry in entries if entry.run.drafter != "none"])) <= len(COLORS):
         return entries
     labelled = {entry.run.session for entry in entries if "@" in entry.run.adapter}
-    elsewhere = {(e.run.task, e.run.adapter) for e in entries if e.run.session not in labelled}
+    elsewhere = {_measured(entry) for entry in entries if entry.run.session not in labelled}
     return [
         entry
         for entry in entries
         if "@" not in entry.run.adapter
-        and not (entry.run.session in labelled and (entry.run.task, entry.run.adapter) in elsewhere)
+        and not (entry.run.session in labelled and _measured(entry) in elsewhere)
     ]
+
+
+def _measured(entry: Entry) -> tuple[str, str, str]:
+    return entry.run.task, entry.run.model, entry.run.adapter
 
 
 def _accept_plot(board: Board, section: Section, entries: Sequence[Entry]) -> Plot | None:
@@ -179,8 +183,12 @@ def _speed_plot(
 
 
 def _kinds(members: Sequence[Entry]) -> dict[Entry, str]:
-    """Adapters without their labels."""
-    return {entry: entry.run.adapter.partition("@")[0] for entry in members}
+    """Adapters without their labels, with the model where there are several."""
+    several = len({entry.run.model for entry in members}) > 1
+    return {
+        entry: entry.run.adapter.partition("@")[0] + (f", {entry.run.model}" if several else "")
+        for entry in members
+    }
 
 
 def _speed_panel(

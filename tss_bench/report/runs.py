@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -47,7 +47,8 @@ class Run:
 
     `place` is the folder of its files, `session` the one above it: runs that were interleaved
     lie side by side in one session. `arguments` are those a row's label shows.
-    `lower_is_better` holds the metrics of which lm-eval says so.
+    `lower_is_better` holds the metrics of which lm-eval says so. `resolved` is what an adapter of
+    ours says of its settings, defaults included; `generation` are the `--gen_kwargs`.
     """
 
     place: str
@@ -73,6 +74,8 @@ class Run:
     commit: str = ""
     peak_memory_bytes: int | None = None
     lower_is_better: frozenset[str] = frozenset()
+    resolved: Mapping[str, Any] = field(default_factory=dict)
+    generation: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def of_native(self) -> tuple[tuple[str, str], ...]:
@@ -179,6 +182,8 @@ def _run(result: ResultFile, task: str, samples: tuple[Sample, ...]) -> Run:
             ).items()
             if higher is False
         ),
+        resolved=_mapping(config.get("tss_bench")),
+        generation=_given(config.get("gen_kwargs")),
         **_source(result, task, samples, told),
     )
 
@@ -244,13 +249,16 @@ def _arguments(model: Any, generation: Any) -> tuple[tuple[str, str], ...]:
 
     `--gen_kwargs` win over model arguments of the same name, as they do in a run.
     """
-    shown: dict[str, str] = {}
-    for given in (model, generation):
-        if isinstance(given, str):
-            pieces = re.split(r",(?![^\[]*\])", given)
-            given = dict(piece.split("=", 1) for piece in pieces if "=" in piece)
-        shown |= {str(k): _shown(v) for k, v in _mapping(given).items() if k not in _IN_ROW}
-    return tuple(sorted(shown.items()))
+    given = {**_given(model), **_given(generation)}
+    return tuple(sorted((k, _shown(v)) for k, v in given.items() if k not in _IN_ROW))
+
+
+def _given(arguments: Any) -> dict[str, Any]:
+    """Arguments by name, which lm-eval writes as a mapping or as text."""
+    if isinstance(arguments, str):
+        pieces = re.split(r",(?![^\[]*\])", arguments)
+        arguments = dict(piece.split("=", 1) for piece in pieces if "=" in piece)
+    return {str(name): value for name, value in _mapping(arguments).items()}
 
 
 def _shown(value: Any) -> str:

@@ -8,6 +8,7 @@ May import: the standard library, tss_bench.{types,domains,search} (layer L2 of 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class Searched:
     scope: str
     protocol: str
     data: str | None = None
-    arguments: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
 
     def tests(self, board: Board, skip: Sequence[int]) -> Entry | None:
         """The test run of a skip set; of the dense one also a native run.
@@ -68,30 +69,22 @@ class Searched:
         return next(found, None)
 
     def _agrees(self, entry: Entry) -> bool:
-        """Whether the run's arguments are those of the search, as far as the search names them.
-
-        A run may leave out what is a default; these have none that a search could name.
-        """
-        own, others = {**_GREEDY, **dict(self.arguments)}, dict(entry.run.arguments)
-        needed = {
-            name for name in ("max_length", "chat_template") if own.get(name, _UNSET) != _UNSET
-        }
-        return needed <= others.keys() and all(
-            _same(value, own[name]) for name, value in others.items() if name in own
+        """Whether the run decoded as the search did, as far as its files say how."""
+        run = entry.run
+        greedy = {**_GREEDY, **run.resolved, **run.generation}
+        return (
+            run.generation.keys() <= _GREEDY.keys()
+            and all(str(greedy[name]) in ("0", "0.0", "False") for name in _GREEDY)
+            and all(
+                json.dumps(run.resolved[name], sort_keys=True) == value
+                for name, value in self.settings
+                if name in run.resolved
+            )
         )
 
 
-_GREEDY = {"temperature": "0.0", "do_sample": "False"}
+_GREEDY = {"temperature": 0.0, "do_sample": False}
 """How every search decodes; its records do not say so."""
-
-_UNSET = "None"
-
-
-def _same(one: str, other: str) -> bool:
-    try:
-        return float(one) == float(other)
-    except ValueError:
-        return one == other
 
 
 def search_records(found: DomainMap) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -114,21 +107,22 @@ def searched(found: DomainMap, record: Mapping[str, Any]) -> Searched:
         found.scope,
         found.protocol,
         kinds[0] if kinds else "official",
-        _arguments(record.get("fingerprint")),
+        _settings(record.get("fingerprint")),
     )
 
 
-def _arguments(parts: Any) -> tuple[tuple[str, str], ...]:
-    """The arguments in the parts of a fingerprint, as a run's files write them."""
+def _settings(parts: Any) -> tuple[tuple[str, str], ...]:
+    """What the parts of a fingerprint say of target, drafter and limits, values as JSON.
+
+    On which device the search ran is left out, and of what it left to the model its default.
+    """
     groups = parts if isinstance(parts, Mapping) else {}
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for name in ("model", "drafter", "other"):
-        group = groups.get(name)
-        if isinstance(group, Mapping):
-            shape = group.get("tree_shape")
-            shape = shape if isinstance(shape, Mapping) else {}
-            found |= {key: str(value) for key, value in {**group, **shape}.items()}
-    return tuple(sorted(found.items()))
+        found |= groups[name] if isinstance(groups.get(name), Mapping) else {}
+    unset = {name for name in ("max_length", "chat_template") if found.get(name) is None}
+    names = sorted(found.keys() - {"id", "device"} - unset)
+    return tuple((name, json.dumps(found[name], sort_keys=True)) for name in names)
 
 
 def strategy_tables(board: Board) -> list[Table]:
@@ -295,7 +289,7 @@ def ledger_target(board: Board, ledger: LedgerFile) -> Searched:
             ),
             None,
         ),
-        _arguments(ledger.parts),
+        _settings(ledger.parts),
     )
 
 
