@@ -100,7 +100,10 @@ def test_help_names_every_group_and_loads_no_heavy_module() -> None:
         (["bench"], "WHAT"),
         (["fly"], "invalid choice: 'fly'"),
         (["domains", "show"], "map"),
-        (["domains", "list", "--frobnicate"], "--frobnicate"),
+        (["domains", "list", "--frobnicate"], "domains list: error: unknown arguments: --frobn"),
+        (["audit", "look", "--jsno"], "unknown arguments: --jsno; did you mean --json?"),
+        (["audit", "look", "--jsno=1", "--x"], "--jsno=1 --x; did you mean --json?"),
+        (["audit", "look", "--whatever"], "audit: error: unknown arguments: --whatever"),
     ],
 )
 def test_a_wrong_command_line_ends_with_two_and_names_what_is_wrong(

@@ -9,12 +9,13 @@ May import: anything of tss_bench (layer L3 of the design).
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import select
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from tss_bench import __version__
 from tss_bench.commands import COMMANDS, GROUPS, Command
@@ -47,7 +48,9 @@ def _run(argv: Sequence[str] | None) -> int:
     words = [word for word in given if word != TRACEBACK_FLAG]
     traced = words != given
     try:
-        args = build_parser(words).parse_args(words)
+        args, unknown = build_parser(words).parse_known_args(words)
+        if unknown:
+            _refuse(args.parser, unknown)
         args.run(args)
     except Exception as error:
         if not is_input_error(error) or isinstance(error, BrokenPipeError):
@@ -58,6 +61,15 @@ def _run(argv: Sequence[str] | None) -> int:
         print(f"tss-bench: error: {one_line(error)}{hint}", file=sys.stderr)
         return ERROR_CODE
     return 0
+
+
+def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
+    """End with the usage of the command that was asked for, and the option that was meant."""
+    known = [name for action in parser._actions for name in action.option_strings]
+    typed = next((word for word in unknown if word.startswith("-")), "").partition("=")[0]
+    near = difflib.get_close_matches(typed, known, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    parser.error(f"unknown arguments: {' '.join(unknown)}{meant}")
 
 
 def _leave_closed_pipes() -> bool:
@@ -116,7 +128,7 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _fill(parser: argparse.ArgumentParser, command: Command, *, chosen: bool) -> None:
-    parser.set_defaults(run=command)
+    parser.set_defaults(run=command, parser=parser)
     if chosen:
         command.fill(parser)
 
