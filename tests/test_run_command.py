@@ -481,6 +481,26 @@ def test_without_docs_no_format_keeps_what_an_answer_quotes_of_its_prompt(
         assert len(text) < 24
 
 
+def test_without_docs_names_the_files_that_an_earlier_call_left(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--format", "both", "--repeats", "2", limit=1) == 0
+    assert "may hold texts" not in capsys.readouterr().out
+    assert run(tmp_path, "--no-docs", limit=1) == 0
+    told = capsys.readouterr().out
+    named = re.findall(r"[^ ,;]+\.jsonl", told[told.index("may hold texts") :])
+    assert f"{len(named)} files from other calls" in told
+    holds = [path for path in tmp_path.glob("*/*.jsonl") if "references" in path.read_text("utf-8")]
+    assert {str(path) for path in holds} < set(named)
+    assert {Path(name).name.partition("_2")[0] for name in named} == {
+        "samples_specbench_translation",
+        "spec_bench",
+    }
+    assert len(named) == 2 * (1 + 2)
+    assert run(tmp_path, "--no-docs", "--format", "both", "--repeats", "2", limit=1) == 0
+    assert "may hold texts" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

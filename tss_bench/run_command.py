@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,9 +47,14 @@ def run(args: argparse.Namespace) -> None:
         _say_what_runs(plan)
         _answer(plan, records)
         answered = [_answered(plan, records, repeat) for repeat in range(plan.repeats)]
-        for each in answered:
-            for name in plan.adapters:
-                _write(plan, name, each, records, categories)
+        written = {
+            path
+            for each in answered
+            for name in plan.adapters
+            for path in _write(plan, name, each, records, categories)
+        }
+    if plan.no_docs:
+        _say_what_may_hold_texts(plan.out, written)
     _finish(plan, answered)
 
 
@@ -150,16 +156,28 @@ def _write(
     answered: Answered,
     records: RunRecords,
     categories: Mapping[str, Mapping[str, str]],
-) -> None:
+) -> list[Path]:
+    """The files of one adapter and repeat; returns those with a line for each request."""
+    written: list[Path] = []
     if plan.format != "spec-bench":
-        table = write_results(plan, name, answered, records.started)
+        table, written = write_results(plan, name, answered, records.started)
         repeat = f", repeat {answered.repeat + 1} of {plan.repeats}" if plan.repeats > 1 else ""
         told = f"{plan.adapters[name].label} ({dict(plan.given[name])})"
         print(f"{told}, limit: {plan.limit}{repeat}\n{table}")
     if plan.format != "lm-eval":
         stamp = time_stamp(records.started, answered.repeat)
-        answers = list(_spec_bench(plan, name, answered, categories))
-        write_answers(plan.out / name / f"spec_bench_{stamp}.jsonl", answers)
+        path = plan.out / name / f"spec_bench_{stamp}.jsonl"
+        write_answers(path, list(_spec_bench(plan, name, answered, categories)))
+        written.append(path)
+    return written
+
+
+def _say_what_may_hold_texts(out: Path, written: Set[Path]) -> None:
+    """Name the files that earlier calls left in the folder: of another format or repeat, say."""
+    found = [path for name in ("samples", "spec_bench") for path in out.glob(f"*/{name}_*.jsonl")]
+    if left := sorted(str(path) for path in found if path not in written):
+        print(f"{len(left)} files from other calls were left as they are and may hold texts of the "
+              f"data set: {', '.join(left)}; remove them before you publish {out}")  # fmt: skip
 
 
 def _categories(plan: RunPlan) -> dict[str, dict[str, str]]:

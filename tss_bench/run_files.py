@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from lm_eval.api.model import LM
@@ -53,8 +54,10 @@ class Answered:
         return [record for task in self.rounds for record in self.records(task, adapter)]
 
 
-def write_results(plan: RunPlan, name: str, answered: Answered, started: datetime) -> str:
-    """Write the files of one adapter and repeat; returns lm-eval's table of them.
+def write_results(
+    plan: RunPlan, name: str, answered: Answered, started: datetime
+) -> tuple[str, list[Path]]:
+    """Write the files of one adapter and repeat; returns lm-eval's table and the sample files.
 
     The files carry the time at which the run began, a second later for each repeat, so that
     writing them again replaces them.
@@ -68,14 +71,14 @@ def write_results(plan: RunPlan, name: str, answered: Answered, started: datetim
     stamp = time_stamp(started, answered.repeat)
     folder = plan.out / name
     folder.mkdir(parents=True, exist_ok=True)
-    for task in plan.tasks:
+    written = [folder / f"samples_{task.name}_{stamp}.jsonl" for task in plan.tasks]
+    for task, path in zip(plan.tasks, written, strict=True):
         kept = list(_samples(plan, name, answered, task, samples[task.name]))
-        text = "".join(_json(sample) + "\n" for sample in kept)
-        replace_text(folder / f"samples_{task.name}_{stamp}.jsonl", text)
+        replace_text(path, "".join(_json(sample) + "\n" for sample in kept))
     # Last: where this file is, all others are.
     replace_text(folder / f"results_{stamp}.json", _json(results, indent=2))
-    return "\n".join(make_table(results, column) for column in ("results", "groups")
-                     if column in results)  # fmt: skip
+    columns = [column for column in ("results", "groups") if column in results]
+    return "\n".join(make_table(results, column) for column in columns), written
 
 
 def time_stamp(started: datetime, repeat: int) -> str:
