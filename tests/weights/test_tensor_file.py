@@ -1,4 +1,4 @@
-"""Tensors on disk. May import: pytest, torch, safetensors, tss_bench.weights."""
+"""Tensors on disk. May import: pytest, torch, safetensors, transformers, tss_bench.weights."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from tss_bench.weights.tensor_file import write_tensors
+from tss_bench.weights.tensor_file import write_model, write_tensors
 
 
 @pytest.fixture
@@ -42,3 +43,16 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with safe_open(path, "pt") as file:
         assert file.get_tensor("x").tolist() == [1.0]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_is_an_error_that_names_the_folder_of_a_model(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        vocab_size=64,
+    )
+    with pytest.raises(OSError, match=re.escape(f"cannot write {tmp_path}: ")):
+        write_model(LlamaForCausalLM(config), tmp_path)

@@ -112,8 +112,6 @@ def _is_by_layer(name: str, value: object, num_layers: int) -> bool:
 @contextlib.contextmanager
 def _appearing(out: Path) -> Iterator[Path]:
     """A directory to fill; it becomes `out` at the end and vanishes after an error."""
-    from safetensors import SafetensorError
-
     out = out.expanduser().resolve()
     work = out.with_name(f".{out.name}.part")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -125,8 +123,6 @@ def _appearing(out: Path) -> Iterator[Path]:
             yield work
             check_free(out)
             work.replace(out)
-        except SafetensorError as error:
-            raise OSError(f"cannot write {out}: {error}") from error
         finally:
             shutil.rmtree(work, ignore_errors=True)
 

@@ -20,8 +20,14 @@ _MODE = 0o644
 
 
 def write_model(model: PreTrainedModel, directory: Path) -> None:
-    """`save_pretrained`, with files for all to read."""
-    model.save_pretrained(directory)
+    """`save_pretrained`, with files for all to read.
+
+    Raises OSError naming `directory`, such as for a full disk.
+    """
+    try:
+        model.save_pretrained(directory)
+    except SafetensorError as error:
+        raise OSError(f"cannot write {directory}: {error}") from error
     for path in directory.glob("*.safetensors"):
         path.chmod(_MODE)
 
